@@ -1,0 +1,83 @@
+"""`pytest --nbmake notebooks`: run the .py notebooks, hold their numbers.
+
+The work is done in d2l_ext.notebooks. nbmake's classes used here are not a
+documented interface, so environment.yml pins nbmake. d2l_ext.notebooks is
+imported where it is used: it would slow the start of every other test run.
+"""
+
+import pytest
+from nbmake.nb_result import NotebookError, NotebookResult
+from nbmake.pytest_items import (
+    NotebookFailedException,
+    NotebookFile,
+    NotebookItem,
+)
+
+PROPERTY = 'notebook result'  # how a result travels to the summary
+
+
+class SourceItem(NotebookItem):
+    def runtest(self):
+        from d2l_ext import notebooks
+
+        result = notebooks.run(self.path, self.config.rootpath,
+                               self.config.option.nbmake_timeout)
+        self.user_properties.append((PROPERTY, result.record()))
+        if result.faults:
+            text = '\n'.join(str(fault) for fault in result.faults)
+            error = NotebookError(
+                f'faults: {len(result.faults)}, first: '
+                f'{result.faults[0].why}', text, result.faults[0].index)
+            raise NotebookFailedException(NotebookResult(None, error))
+
+
+class SourceFile(NotebookFile):
+    def collect(self):
+        name = str(self.path.relative_to(self.config.rootpath))
+        yield SourceItem.from_parent(self, filename=name)
+
+
+class NotATest(pytest.File):
+    """A notebook named without --nbmake: pytest would import it."""
+
+    def collect(self):
+        raise self.CollectError('a notebook runs with pytest --nbmake, a '
+                                'solution after its notebook')
+
+
+class Nothing(pytest.File):
+    def collect(self):
+        return []
+
+
+def pytest_collect_file(file_path, parent):
+    config = parent.config
+    if (config.option.nbmake and file_path.suffix == '.py'
+            and file_path.parent == config.rootpath / 'notebooks'):
+        return SourceFile.from_parent(parent, path=file_path)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    folder = parent.config.rootpath / 'notebooks'
+    if folder not in module_path.parents:
+        return None
+    kind = (Nothing if parent.config.option.nbmake
+            and module_path.parent == folder else NotATest)
+    return kind.from_parent(parent, path=module_path)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if not config.option.nbmake:
+        return
+    from d2l_ext import notebooks
+
+    results = [
+        notebooks.from_record(value)
+        for reports in terminalreporter.stats.values() for report in reports
+        if getattr(report, 'when', None) == 'call'
+        for name, value in report.user_properties if name == PROPERTY]
+    if results:
+        terminalreporter.section('notebooks')
+        for result in results:
+            terminalreporter.line(result.line())
+        terminalreporter.line(notebooks.summary(results))

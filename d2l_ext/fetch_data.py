@@ -1,0 +1,67 @@
+"""Fetch data by hand: `python -m d2l_ext.fetch_data [--list] [NAME ...]`.
+
+Without a name it fetches the text a run would use and says which it is.
+"""
+
+import argparse
+import sys
+
+from . import hub, runs
+
+TITLES = {'timemachine': 'The Time Machine',
+          'sotu1898': 'State of the Union addresses of 1898 and 1899'}
+
+
+def text_line():
+    """One line: the text of the run, its files, what it stands in for."""
+    chosen = runs.chosen('text')
+    text = chosen or runs.default_text()
+    paths = ' and '.join(map(hub.fetch, runs.TEXT_ASSETS[text]))
+    line = f'text {text}: {TITLES[text]}, from {paths}'
+    if text == 'timemachine':
+        return line
+    wanted = hub.ASSETS['timemachine']
+    why = ('as D2L_TEXT asks' if chosen else
+           'no copy of that is on this machine, `python -m '
+           'd2l_ext.fetch_data timemachine` tries the network, or put '
+           f'{wanted.filename} ({wanted.hash}) into {hub.data_folder()} or '
+           'a folder that D2L_DATA names')
+    return f'{line}; it stands in for {TITLES["timemachine"]} ({why})'
+
+
+def list_assets():
+    """Print where each asset lies; 1 if one of them is a wrong file."""
+    status = 0
+    for name in hub.ASSETS:
+        try:
+            where = hub.find(name) or 'not on this machine'
+        except ValueError as error:
+            where, status = error, 1
+        print(f'{name:<13} {where}')
+    return status
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser('python -m d2l_ext.fetch_data',
+                                     description='Fetch the data of a run.')
+    parser.add_argument('names', nargs='*', metavar='NAME',
+                        help=f'any of {", ".join(hub.ASSETS)}; without one, '
+                             f'the text of the run')
+    parser.add_argument('--list', action='store_true',
+                        help='only say where each file lies')
+    args = parser.parse_args(argv)
+    try:
+        if args.list:
+            return list_assets()
+        if not args.names:
+            print(text_line())
+        for name in args.names:
+            print(f'{name}: {hub.fetch(name)}')
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""A decoder-only language model in the book's names.
+
+B batch, T tokens, H heads, hd head width, D model width (H * hd),
+V vocabulary
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ..checks import (
+    check_choice,
+    check_heads,
+    check_prompt,
+    check_room,
+    check_sampling,
+)
+from .attention import attention_mask, attention_weights, rope
+from .block import TransformerBlock, make_norm
+from .device import evaluation
+from .sampling import sample_token
+
+__all__ = ['GPT']
+
+
+class GPT(nnx.Module):
+    """Token ids (B, T) to logits (B, T, V); the head is the embedding.
+
+    pos: 'rope' or 'learned'; norm: 'rms' or 'layer'; act: 'swiglu' or
+    'gelu'. ValueError for other choices, for heads that do not divide the
+    width, and for more than max_len tokens.
+    """
+
+    class CausalAttention(nnx.Module):
+        """Self-attention in which no token sees a later one.
+
+        Called like every attention here, it reads `queries` only. Returns
+        (B, T, D) and None: the fused kernel keeps no weights.
+        """
+
+        def __init__(self, num_hiddens, num_heads, rope=True, bias=False,
+                     rngs=None):
+            check_heads(num_hiddens, num_heads)
+            rngs = rngs or nnx.Rngs(0)
+            self.num_heads, self.rope = num_heads, rope
+            self.W_qkv = nnx.Linear(num_hiddens, 3 * num_hiddens,
+                                    use_bias=bias, rngs=rngs)
+            self.W_o = nnx.Linear(num_hiddens, num_hiddens, use_bias=bias,
+                                  rngs=rngs)
+
+        def __call__(self, queries, keys=None, values=None, valid_lens=None):
+            B, T, _ = queries.shape
+            q, k, v = (x.reshape(B, T, self.num_heads, -1) for x in jnp.split(
+                self.W_qkv(queries), 3, axis=-1))  # (B, T, H, hd)
+            if self.rope:
+                q, k = rope(q), rope(k)
+            if valid_lens is None:
+                Y = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+            else:  # the fused kernel averages where a row sees nothing
+                mask = attention_mask(T, T, valid_lens, causal=True)
+                Y = jnp.einsum('bhts,bshd->bthd',
+                               attention_weights(q, k, mask), v)
+            return self.W_o(Y.reshape(queries.shape)), None
+
+    def __init__(self, vocab_size, num_hiddens=256, num_heads=8, num_blks=6,
+                 max_len=1024, pos='rope', norm='rms', act='swiglu',
+                 pre_norm=True, bias=False, dropout=0, rngs=None):
+        check_choice('pos', pos, ('rope', 'learned'))
+        rngs = rngs or nnx.Rngs(0)
+        self.pos, self.max_len = pos, max_len
+        init = nnx.initializers.normal(0.02)
+        self.token_emb = nnx.Embed(vocab_size, num_hiddens,
+                                   embedding_init=init, rngs=rngs)
+        if pos == 'learned':
+            self.pos_emb = nnx.Embed(max_len, num_hiddens,
+                                     embedding_init=init, rngs=rngs)
+
+        def attn_factory(rngs):
+            return GPT.CausalAttention(num_hiddens, num_heads,
+                                       rope=pos == 'rope', bias=bias,
+                                       rngs=rngs)
+
+        self.blks = nnx.List([
+            TransformerBlock(num_hiddens, num_heads, dropout, norm, act,
+                             pre_norm, bias, attn_factory, rngs=rngs)
+            for _ in range(num_blks)])
+        self.norm = make_norm(norm, num_hiddens, rngs)
+
+    def __call__(self, X):
+        T = X.shape[1]
+        check_room(0, T, self.max_len)
+        H = self.token_emb(X)
+        if self.pos == 'learned':
+            H = H + self.pos_emb.embedding[:T]
+        for blk in self.blks:
+            H = blk(H)
+        return self.token_emb.attend(self.norm(H))
+
+    def generate(self, prefix, num_tokens, seed=0, temperature=1.0,
+                 top_k=None):
+        """Continue a list of ids; the whole history is read for each token.
+
+        Returns prefix + continuation, a list of int. Dropout does not act.
+        The history lies in a buffer of the final length, so that one
+        compiled pass serves every step; what is not written yet is later,
+        hence unseen. ValueError before any work if prefix and new tokens
+        exceed max_len.
+        """
+        vocab_size = self.token_emb.num_embeddings
+        prefix = check_prompt(prefix, num_tokens, self.max_len, vocab_size)
+        check_sampling(temperature, top_k)
+        buffer = jnp.array([prefix + [0] * num_tokens], dtype=jnp.int32)
+        keys = jax.random.split(jax.random.key(seed), max(num_tokens, 1))
+        with evaluation(self) as model:
+            for i in range(num_tokens):
+                buffer = write_next(model, buffer, len(prefix) + i, keys[i],
+                                    temperature, top_k)
+        return buffer[0].tolist()
+
+
+@functools.partial(jax.jit, static_argnames=('temperature', 'top_k'))
+def write_next(model, buffer, t, key, temperature, top_k):
+    """Write token t of the buffer (1, T), drawn from the tokens before."""
+    new = sample_token(model(buffer)[:, t - 1], temperature, top_k, key)
+    return jax.lax.dynamic_update_slice(buffer, new, (0, t))

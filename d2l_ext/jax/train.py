@@ -1,0 +1,66 @@
+"""Training and validation of a language model."""
+
+import itertools
+import math
+
+import jax
+import optax
+from flax import nnx
+
+from ..utils import progress
+from .device import evaluation
+
+__all__ = ['lm_loss', 'train_lm', 'val_loss']
+
+
+def lm_loss(model, X, Y):
+    """Mean cross-entropy in nats per token of Y (B, T), given X (B, T)."""
+    return optax.softmax_cross_entropy_with_integer_labels(
+        model(X), Y).mean()
+
+
+# the old parameters and optimizer state are not needed again, so their
+# memory is given to the new ones
+@nnx.jit(donate_argnames=('model', 'optimizer'))
+def train_step(model, optimizer, X, Y):
+    loss, grads = nnx.value_and_grad(lm_loss)(model, X, Y)
+    optimizer.update(model, grads)
+    return loss
+
+
+def train_lm(model, data, optimizer, num_steps):
+    """Take num_steps optimizer steps; returns the loss of each, in nats.
+
+    optimizer: an `nnx.Optimizer` on the model's `nnx.Param`. Passes over
+    the training batches as often as needed. Stopped by hand, it returns the
+    losses so far and the model stays as trained. ValueError if the loss is
+    no longer finite. Leaves the model in evaluation mode.
+    """
+    model.train()
+    passes = itertools.chain.from_iterable(
+        itertools.repeat(data.train_dataloader()))
+    losses = []
+    try:
+        for _ in progress(range(num_steps), 'train'):
+            losses.append(train_step(model, optimizer, *next(passes)).item())
+            if not math.isfinite(losses[-1]):
+                raise ValueError(f'loss {losses[-1]} at step {len(losses)}: '
+                                 'try a smaller learning rate')
+    except KeyboardInterrupt:
+        print(f'stopped after {len(losses)} of {num_steps} steps')
+    finally:
+        model.eval()
+    return losses
+
+
+def val_loss(model, data):
+    """Mean loss over all validation windows, in nats per token."""
+    total = count = 0
+    with evaluation(model) as model:
+        for X, Y in data.val_dataloader():
+            total += jitted_loss(model, X, Y).item() * len(X)
+            count += len(X)
+    return total / count
+
+
+jitted_loss = jax.jit(lm_loss)

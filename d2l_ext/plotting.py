@@ -1,0 +1,65 @@
+"""The book's `plot`: a few lines of data, axes with units, one call."""
+
+import numpy as np
+from matplotlib import pyplot as plt
+
+# each line differs in stroke and marker, so it reads without colour
+FMTS = ('-o', '--s', '-.^', ':D')
+
+
+def use_svg_display():
+    """Draw sharp figures in Jupyter; elsewhere this does nothing."""
+    try:
+        from IPython import get_ipython
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+    except ImportError:
+        return
+    if get_ipython():
+        set_matplotlib_formats('svg')
+
+
+def set_figsize(figsize=(3.5, 2.5)):
+    """Set the size of the next figures, in inches."""
+    use_svg_display()
+    plt.rcParams['figure.figsize'] = figsize
+
+
+def as_lines(data):
+    """A list of 1-D arrays, from one line or several."""
+    if hasattr(data, 'ndim'):
+        return [np.asarray(data)] if data.ndim == 1 else list(map(
+            np.asarray, data))
+    data = list(data)
+    if data and not hasattr(data[0], '__len__'):
+        return [np.asarray(data)]
+    return [np.asarray(line) for line in data]
+
+
+def plot(X, Y=None, xlabel=None, ylabel=None, legend=(), xlim=None,
+         ylim=None, xscale='linear', yscale='linear', fmts=FMTS,
+         figsize=(3.5, 2.5), axes=None):
+    """Plot one or more lines.
+
+    X, Y: a line or a list of lines; a single X serves every Y; without Y
+    the lines are X over 0, 1, 2, ... ValueError if the numbers of lines
+    do not fit together.
+    """
+    if Y is None:
+        lines = [(np.arange(len(y)), y) for y in as_lines(X)]
+    else:
+        xs, ys = as_lines(X), as_lines(Y)
+        if len(xs) not in (1, len(ys)):
+            raise ValueError(f'{len(xs)} lines in X, {len(ys)} in Y')
+        lines = list(zip(xs * len(ys) if len(xs) == 1 else xs, ys,
+                         strict=True))
+    if axes is None:
+        set_figsize(figsize)
+        axes = plt.subplots()[1]
+    axes.cla()
+    for i, (x, y) in enumerate(lines):
+        axes.plot(x, y, fmts[i % len(fmts)], markersize=3, linewidth=1)
+    axes.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale,
+             xlim=xlim, ylim=ylim)
+    if legend:
+        axes.legend(legend)
+    axes.grid(alpha=0.4)

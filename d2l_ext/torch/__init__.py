@@ -1,0 +1,14 @@
+"""The book's namespace in PyTorch: `from d2l_ext import torch as d2l`."""
+
+from ..hub import DATA_HUB, DATA_URL, download
+from ..plotting import plot, set_figsize, use_svg_display
+from ..text import GPT2_PATTERN, BPETokenizer, Vocab
+from ..utils import HyperParameters, add_to_class, check_shape, print_wrapped
+from .attention import *
+from .block import *
+from .data import *
+from .device import *
+from .gpt import *
+from .sampling import *
+from .train import *
+from .weights import *

@@ -1,0 +1,58 @@
+"""Small helpers the book uses everywhere; no framework needed."""
+
+import inspect
+import textwrap
+
+
+class HyperParameters:
+    """Base class whose constructors keep their arguments as attributes."""
+
+    def save_hyperparameters(self, ignore=()):
+        """Keep each argument of the calling `__init__` on the instance.
+
+        ignore: names that are not kept. All kept ones also stand in the
+        dict `hparams`.
+        """
+        caller = inspect.currentframe().f_back
+        names, varargs, keywords, values = inspect.getargvalues(caller)
+        arguments = {name: values[name] for name in names[1:]}
+        if keywords:
+            arguments |= values[keywords]
+        self.hparams = {name: value for name, value in arguments.items()
+                        if name not in ignore}
+        for name, value in self.hparams.items():
+            setattr(self, name, value)
+
+
+def add_to_class(cls):
+    """Decorator: make a function a method of `cls`; returns the function.
+
+    Objects that exist already get the method too, so a class can grow over
+    several cells.
+    """
+    def attach(function):
+        setattr(cls, function.__name__, function)
+        return function
+    return attach
+
+
+def check_shape(array, shape):
+    """Raise ValueError unless `array` has exactly this shape."""
+    if tuple(array.shape) != tuple(shape):
+        raise ValueError(f'shape {tuple(array.shape)}, '
+                         f'expected {tuple(shape)}')
+
+
+def print_wrapped(*args, width=76):
+    """Print like `print`, long lines broken at blanks, indented by 4."""
+    for line in ' '.join(map(str, args)).split('\n'):
+        print(textwrap.fill(line, width, subsequent_indent=' ' * 4))
+
+
+def progress(steps, label=''):
+    """Iterate over `steps`, with a bar only where someone watches it."""
+    from tqdm.auto import tqdm
+
+    from . import runs
+    return tqdm(steps, desc=label, leave=False,
+                disable=not runs.interactive())

@@ -1,0 +1,304 @@
+"""Both backends tell the same story under the same names."""
+
+import ast
+import difflib
+import importlib
+import inspect
+from types import ModuleType
+
+import pytest
+
+from d2l_ext import mirror
+from d2l_ext.notebooks import ROOT, sources
+
+# what one backend has and the other has not, or has otherwise: why.
+# Names as in GPT.generate; arguments called rngs or seed may be extra in
+# JAX anywhere, since it keeps no random state of its own
+DIFFERENCES = {
+    'attention_mask': 'torch is told the device, JAX places arrays itself',
+    'sample_token': 'JAX draws with a key that the caller hands over',
+}
+JAX_EXTRA = {'rngs', 'seed'}
+SAME_METHOD = {'__call__': 'forward'}  # the frameworks' own names for it
+
+# --- The notebooks ----------------------------------------------------------
+
+PAIRS, ALONE = mirror.pairs(ROOT / 'notebooks')
+
+
+def test_every_notebook_has_its_partner():
+    assert not ALONE, 'no partner in the other backend: ' + ', '.join(
+        path.name for path in ALONE)
+
+
+@pytest.mark.parametrize('name', PAIRS)
+def test_a_pair_tells_one_story(name):
+    text = mirror.differences(*PAIRS[name])
+    assert not text, '\n' + text
+
+
+@pytest.mark.parametrize('path', sources(), ids=lambda path: path.stem)
+def test_a_notebook_keeps_the_rules(path):
+    broken = mirror.rule_breaks(path)
+    assert not broken, '\n' + '\n'.join(broken)
+
+
+def test_no_executed_notebook_lies_among_the_sources():
+    assert not [path for path in (ROOT / 'notebooks').rglob('*.ipynb')
+                if '.ipynb_checkpoints' not in path.parts]
+
+
+# --- Toy notebooks ----------------------------------------------------------
+
+TOY = '''# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# (sec-toy)=
+# # A toy
+#
+# What does it cost?
+
+# %%
+import math
+
+sizes = {'small': dict(n=2), 'full': dict(n=3)}
+
+# %% exercise="cost"
+print('n', 2, 'loss', 1.5)
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# n 2 loss 1.5±0.1
+# ```
+'''
+OWN = '''
+# %% tags=["backend-only"] why="views exist in one of them only"
+print('a view of', 3)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# a view of 3
+# ```
+'''
+
+
+def pair(folder, torch, jax):
+    paths = folder / '01_toy_torch.py', folder / '01_toy_jax.py'
+    for path, text in zip(paths, (torch, jax), strict=True):
+        path.write_text(text)
+    return paths
+
+
+@pytest.mark.parametrize('torch, jax', [
+    (TOY, TOY.replace("print('n', 2", "print('n', 3").replace(
+        'n 2 loss 1.5±0.1', 'n 3 loss <1.7')),
+    (TOY + OWN, TOY),
+    (TOY + OWN, TOY.replace('# %% exer', OWN.replace('3', '5').lstrip()
+                            + '\n# %% exer')),
+], ids=['other numbers', 'a cell of its own', 'own cells elsewhere'])
+def test_what_backends_may_differ_in(tmp_path, torch, jax):
+    assert mirror.differences(*pair(tmp_path, torch, jax)) == ''
+
+
+@pytest.mark.parametrize('old, new, line', [
+    ('# # A toy', '# ## A toy', '+heading ## A toy'),
+    ('sec-toy', 'sec-game', '+anchor sec-game'),
+    ('exercise="cost"', 'exercise="price"', '+exercise price'),
+    ('n 2 loss', 'n 2: loss', '+output small: n #: loss #'),
+    ('output small', 'output full', '+output full: n # loss #'),
+    ('it cost?', 'it cost? ', '+What does it cost? '),
+    ('#\n# What', '# %% [markdown]\n# What', '+--- markdown cell'),
+])
+def test_each_kind_of_difference_is_seen(tmp_path, old, new, line):
+    assert old in TOY
+    text = mirror.differences(*pair(tmp_path, TOY, TOY.replace(old, new)))
+    assert line in text.split('\n'), text
+    assert '--- 01_toy_torch.py' in text and '+++ 01_toy_jax.py' in text
+
+
+def test_a_notebook_alone_is_seen(tmp_path):
+    pair(tmp_path, TOY, TOY)
+    (tmp_path / '02_toy_torch.py').write_text(TOY)
+    (tmp_path / '03_toy.py').write_text(TOY)
+    found, alone = mirror.pairs(tmp_path)
+    assert list(found) == ['01_toy']
+    assert [path.name for path in alone] == ['02_toy_torch.py', '03_toy.py']
+
+
+def test_the_toy_keeps_the_rules(tmp_path):
+    assert mirror.rule_breaks(pair(tmp_path, TOY + OWN, TOY)[0]) == []
+
+
+@pytest.mark.parametrize('old, new, message', [
+    ('# ---\n\n', '#   execution:\n#     allow_errors: true\n# ---\n\n',
+     'allow_errors'),
+    ('name: python3', 'name: my-venv', "kernelspec 'my-venv'"),
+    ('# %% exercise="cost"', '# %% tags=["skip-execution"]', 'hides a cell'),
+    ('# %% exercise="cost"', '# %% nbmake={"mock": {"n": 2}}', 'behind'),
+    ('# %% exercise="cost"', '# %% tags=["backend-only"] why=""', 'must say'),
+    ('import math\n', 'import math\n# %matplotlib inline\n', 'a magic?'),
+    ('import math\n', 'import math\n!ls\n', 'a magic?'),
+    ('import math\n', 'math = 3\n', 'cells that import: 0'),
+    ("print('n'", "import json\nprint('n'", 'cells that import: 2'),
+    ("'full'", "'big'", 'no sizes cell'),
+    ('# ```output small', '# ```output smal', 'unknown label'),
+    ('# %% exercise="cost"', '#%% exercise="cost"', 'does not write back'),
+])
+def test_each_broken_rule_is_named(tmp_path, old, new, message):
+    assert old in TOY
+    broken = mirror.rule_breaks(pair(tmp_path, TOY.replace(old, new), '')[0])
+    assert any(message in text for text in broken), broken
+
+
+# --- The names of the package ------------------------------------------------
+
+
+def backend(name):
+    return importlib.import_module(f'd2l_ext.{name}')
+
+
+def public(owner):
+    """{name: value} of the public names of a module or of our class."""
+    if inspect.ismodule(owner):
+        names = getattr(owner, '__all__', None) or vars(owner)
+    else:  # a framework's own methods are none of ours
+        names = {name for c in owner.__mro__
+                 if c.__module__.startswith('d2l_ext') for name in vars(c)
+                 if inspect.isroutine(getattr(c, name))
+                 or inspect.isclass(getattr(c, name))}
+    return {SAME_METHOD.get(name, name): getattr(owner, name)
+            for name in names
+            if not name.startswith('_') or name in ('__init__', '__call__')
+            and not isinstance(getattr(owner, name), ModuleType)}
+
+
+def arguments(value):
+    return list(inspect.signature(value).parameters)
+
+
+def is_ours(value):
+    return getattr(value, '__module__', '').startswith('d2l_ext')
+
+
+def signature_difference(name, torch, jax):
+    ours, theirs = arguments(torch), arguments(jax)
+    shared = [arg for arg in theirs if arg in ours or arg not in JAX_EXTRA]
+    if ours != shared:
+        yield name, f'torch ({", ".join(ours)}), jax ({", ".join(theirs)})'
+
+
+def name_differences(torch, jax, prefix=''):
+    """(name, what differs) of everything public below two owners."""
+    left, right = public(torch), public(jax)
+    for name in sorted(left.keys() | right.keys()):
+        full = prefix + name
+        if name not in left or name not in right:
+            yield full, f'only in {"torch" if name in left else "jax"}'
+            continue
+        a, b = left[name], right[name]
+        if a is b or isinstance(a, ModuleType) or not (is_ours(a)
+                                                      or is_ours(b)):
+            continue
+        if inspect.isclass(a) and inspect.isclass(b):
+            yield from name_differences(a, b, f'{full}.')
+        elif callable(a) and callable(b):
+            yield from signature_difference(full, a, b)
+        elif type(a) is not type(b):
+            yield full, f'torch {type(a).__name__}, jax {type(b).__name__}'
+
+
+def unexplained(differences):
+    return [f'{name}: {what}' for name, what in differences
+            if name not in DIFFERENCES]
+
+
+def test_public_names_and_arguments_are_the_same():
+    found = unexplained(name_differences(backend('torch'), backend('jax')))
+    assert not found, '\n' + '\n'.join(found)
+
+
+def module_names(name):
+    return sorted(path.name for path in (ROOT / 'd2l_ext' / name).glob('*.py'))
+
+
+def test_both_backends_have_the_same_files():
+    assert module_names('torch') == module_names('jax')
+
+
+def all_of(tree):
+    """The names in a file's __all__."""
+    for node in tree.body:
+        if (isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == '__all__'):
+            return ast.literal_eval(node.value)
+    raise AssertionError('no __all__: what is public must be said')
+
+
+def members(node):
+    """A definition's name and, for a class, its public methods' names."""
+    yield node.name
+    for part in node.body if isinstance(node, ast.ClassDef) else ():
+        name = getattr(part, 'name', '_')
+        if not name.startswith('_') or name in ('__init__', '__call__'):
+            yield f'{node.name}.{SAME_METHOD.get(name, name)}'
+
+
+def definitions(path):
+    """Public functions, classes and their methods, in order of the file."""
+    tree = ast.parse(path.read_text())
+    public_names = all_of(tree)
+    return [name for node in tree.body
+            if getattr(node, 'name', None) in public_names
+            for name in members(node) if name not in DIFFERENCES]
+
+
+@pytest.mark.parametrize('name', sorted(
+    {*module_names('torch')} & {*module_names('jax')}
+    - {'saved.py', '__init__.py'}))
+def test_files_define_the_same_in_the_same_order(name):
+    torch, jax = (definitions(ROOT / 'd2l_ext' / b / name)
+                  for b in mirror.BACKENDS)
+    diff = difflib.unified_diff(torch, jax, f'torch/{name}', f'jax/{name}',
+                                lineterm='')
+    assert torch == jax, '\n' + '\n'.join(diff)
+
+
+def test_every_reasoned_difference_still_differs_and_has_a_reason():
+    found = {name for name, _ in name_differences(backend('torch'),
+                                                  backend('jax'))}
+    assert set(DIFFERENCES) <= found
+    assert all(DIFFERENCES.values())
+
+
+def test_a_changed_argument_order_would_be_seen():
+    class Torch:
+        def forward(self, X, cache):
+            """Both in one order."""
+
+        def step(self, X, top_k):
+            """Without a seed."""
+
+    class Jax:
+        def __call__(self, cache, X):
+            """In the other order."""
+
+        def step(self, X, seed, top_k):
+            """The seed may be extra."""
+
+        def reset(self):
+            """Nowhere else."""
+
+    for owner in (Torch, Jax):
+        owner.__module__ = 'd2l_ext.toy'
+        for value in vars(owner).values():
+            if inspect.isfunction(value):
+                value.__module__ = 'd2l_ext.toy'
+    assert list(name_differences(Torch, Jax)) == [
+        ('forward', 'torch (self, X, cache), jax (self, cache, X)'),
+        ('reset', 'only in jax')]

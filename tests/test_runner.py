@@ -1,0 +1,214 @@
+"""Toy notebooks, really executed: each kind of fault reaches the reader."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from d2l_ext import notebooks
+
+HEADER = '''# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3{more}
+# ---
+
+# %% [markdown]
+# # A toy
+'''
+GOOD = '''
+# %%
+import os
+from d2l_ext import runs
+
+print(runs.current(), runs.interactive())
+
+# %% [markdown] tags=["expected"]
+# ```output
+# run: profile {profile}, text {text}, checkpoint {checkpoint} False
+# ```
+
+# %% [markdown]
+# ## Numbers
+
+# %%
+print('loss 1.57 after 300 steps')
+os.path.basename(os.getcwd())
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# loss 1.55±0.03 after 300 steps
+# 'build'
+# ```
+# ```output full
+# loss ~1.5 after 900 steps
+# 'build'
+# ```
+'''
+MANY = GOOD.replace('after 300 steps\')', 'after 301 steps\')') + '''
+# %% [markdown]
+# ## Many faults
+
+# %%
+print('a 1')
+print('more')
+
+# %% [markdown] tags=["expected"]
+# ```output
+# a 1
+# less of 2
+# ```
+
+# %% tags=["skip-execution"]
+unseen = 1
+
+# %% [markdown] tags=["expected"]
+# ```output smal
+# ```
+
+# %% [markdown] tags=["expected"]
+# ```output
+# orphan
+# ```
+
+# %%
+import sys
+print('be careful', file=sys.stderr)
+print(float('nan'))
+'''
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty project, and the labels of its runs."""
+    for name, value in dict(D2L_PROFILE='small', D2L_TEXT='timemachine',
+                            D2L_CHECKPOINT='smollm2', MPLBACKEND='agg',
+                            PYTHONPATH=str(notebooks.ROOT)).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / 'notebooks').mkdir()
+    return tmp_path
+
+
+def write(project, name, text, more=''):
+    path = project / 'notebooks' / f'{name}.py'
+    path.write_text(HEADER.format(more=more) + text)
+    return path
+
+
+def faults(project, text, more='', **options):
+    result = notebooks.run(write(project, 'toy', text, more), project,
+                           **options)
+    return [str(fault) for fault in result.faults]
+
+
+def test_a_good_notebook_passes_and_is_not_run_again(project, capsys):
+    write(project, 'good', GOOD)
+    assert notebooks.main([], project) == 0
+    first = capsys.readouterr().out
+    assert '1 exact, 1 bounded, 0 free (~)' in first
+    assert '[small timemachine smollm2]  ok' in first
+    built = project / 'build' / 'good.ipynb'
+    cells = nbformat.read(built, as_version=4).cells
+    assert 'report' not in cells[-1].source  # the probe is cut off again
+    written = built.stat().st_mtime_ns
+
+    assert notebooks.main(['good'], project) == 0
+    assert 'up to date' in capsys.readouterr().out
+    assert built.stat().st_mtime_ns == written
+    source, = notebooks.sources(project)
+    mark = notebooks.fingerprint(source, project)
+    os.environ['D2L_PROFILE'] = 'full'
+    assert notebooks.fingerprint(source, project) != mark
+    os.environ['D2L_PROFILE'] = 'small'
+    (project / 'environment.yml').write_text('a new pin')
+    assert notebooks.earlier(source, project) is None
+
+
+def test_every_fault_of_a_run_is_reported_at_its_heading(project, capsys):
+    path = write(project, 'many', MANY)
+    assert notebooks.main(['notebooks/many.py'], project) == 1
+    said = capsys.readouterr().out
+    for text in [
+            'Numbers (cell 4): 301 is not 300',
+            'written: loss 1.55±0.03 after 300 steps',
+            'printed: loss 1.57 after 301 steps',
+            'Many faults (cell 7): printed, but not written',
+            'written, but not printed\n        written: less of 2',
+            'the cell did not run', "unknown label 'smal'",
+            'an output block under no code cell',
+            'printed: [stderr] be careful', 'faults: 8']:
+        assert text in said, f'{text!r} is not in\n{said}'
+    assert (project / 'build' / 'many.ipynb').exists()
+    assert notebooks.earlier(path, project) is None
+
+
+def test_a_raising_cell_shows_its_code_and_error(project):
+    fault, = faults(project, '\n# %%\nx = 3\nassert x == 4, f"{x} != 4"\n')
+    assert fault.startswith('A toy (cell 1): AssertionError: 3 != 4')
+    assert 'assert x == 4' in fault and '\x1b' not in fault
+
+
+def test_a_dead_kernel_is_one_line(project):
+    fault, = faults(project, '\n# %%\nimport os\nimport signal\n'
+                             'os.kill(os.getpid(), signal.SIGKILL)\n')
+    assert 'the kernel died (out of memory?)' in fault
+    assert '\n' not in fault
+
+
+def test_a_cell_that_takes_too_long_is_named(project):
+    fault, = faults(project, '\n# %%\nimport time\ntime.sleep(30)\n',
+                    timeout=1)
+    assert fault.startswith('A toy (cell 1): A cell timed out')
+    assert 'sleep(30)' in fault
+
+
+def test_memory_above_the_limit_is_a_fault(monkeypatch):
+    assert notebooks.peak_fault(notebooks.PEAK_LIMIT) == []
+    assert notebooks.peak_fault(None) == []
+    fault, = notebooks.peak_fault(4_200_000_000)
+    assert fault.why == 'peak memory 4.20 GB is above 4.00 GB'
+
+
+def test_an_unknown_name_lists_the_names_there_are(project, capsys):
+    write(project, '01_cache_torch', GOOD)
+    for name in ('01_cash_torch', 'solutions/01_cache_torch'):
+        with pytest.raises(SystemExit) as stop:
+            notebooks.main([name], project)
+        assert stop.value.code == 2
+        assert 'there are: 01_cache_torch' in capsys.readouterr().err
+
+
+def test_a_project_without_notebooks_is_not_green(project):
+    with pytest.raises(SystemExit):
+        notebooks.main([], project)
+
+
+def pytest_in(project, *arguments):
+    done = subprocess.run(
+        [sys.executable, '-m', 'pytest', '-p', 'nbmake.pytest_plugin',
+         *arguments], cwd=project, capture_output=True, text=True,
+        env={**os.environ, 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'})
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_pytest_fails_on_a_wrong_number_and_sums_up(project):
+    """The one command of CI, with the project's own conftest.py."""
+    shutil.copy(notebooks.ROOT / 'conftest.py', project)
+    (project / 'notebooks' / 'solutions').mkdir()
+    write(project, '01_good', GOOD)
+    write(project, 'solutions/01_good', 'raise SystemExit')
+    write(project, '02_wrong', GOOD.replace('1.57', '1.59'))
+    code, said = pytest_in(project, '--nbmake', 'notebooks')
+    assert code == 1, said
+    assert '1 failed, 1 passed' in said
+    assert 'Numbers (cell 4): 1.59 is not 1.55±0.03' in said
+    assert 'printed numbers held: 1 exact, 1 bounded, 0 free (~)' in said
+    assert 'NBMAKE INTERNAL ERROR' not in said
+
+    code, said = pytest_in(project, 'notebooks/01_good.py')
+    assert code != 0 and 'runs with pytest --nbmake' in said
