@@ -29,11 +29,6 @@ def check_room(start, new, max_len):
                          'the most there is room for')
 
 
-def check_batch(cached, new):
-    if cached != new:
-        raise ValueError(f'batch of {new} on a cache that holds {cached}')
-
-
 def check_prompt(prefix, num_tokens, max_len, vocab_size):
     """Refuse what cannot be continued; returns the prefix as a list of int.
 

@@ -1,5 +1,6 @@
 """The book's namespace in JAX: `from d2l_ext import jax as d2l`."""
 
+from ..checks import check_prompt, check_room, check_sampling
 from ..hub import DATA_HUB, DATA_URL, download
 from ..plotting import plot, set_figsize, use_svg_display
 from ..text import GPT2_PATTERN, BPETokenizer, Vocab
@@ -12,3 +13,7 @@ from .gpt import *
 from .sampling import *
 from .train import *
 from .weights import *
+
+__all__ = sorted(name for name, value in globals().items()
+                 if not name.startswith('_') and hasattr(value, '__doc__')
+                 and type(value).__name__ != 'module')

@@ -63,15 +63,19 @@ class TransformerBlock(nnx.Module):
         self.norm2 = make_norm(norm, num_hiddens, rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
-    def attend(self, X, valid_lens):
-        return self.dropout(self.attention(X, X, X, valid_lens)[0])
+    def before_attention(self, X):
+        """What attention reads, given the block's input X (B, T, D)."""
+        return self.norm1(X) if self.pre_norm else X
 
-    def feed(self, X):
-        return self.dropout(self.ffn(X))
+    def after_attention(self, X, Y):
+        """The block's output, given its input X and attention's answer Y."""
+        X = X + self.dropout(Y)
+        if self.pre_norm:
+            return X + self.dropout(self.ffn(self.norm2(X)))
+        X = self.norm1(X)
+        return self.norm2(X + self.dropout(self.ffn(X)))
 
     def __call__(self, X, valid_lens=None):
-        if self.pre_norm:
-            X = X + self.attend(self.norm1(X), valid_lens)
-            return X + self.feed(self.norm2(X))
-        X = self.norm1(X + self.attend(X, valid_lens))
-        return self.norm2(X + self.feed(X))
+        Z = self.before_attention(X)
+        Y, _ = self.attention(Z, Z, Z, valid_lens)
+        return self.after_attention(X, Y)

@@ -9,7 +9,8 @@ from flax import nnx
 
 from .. import runs
 
-__all__ = ['try_gpu', 'current_run', 'evaluation', 'timeit']
+__all__ = ['try_gpu', 'current_run', 'evaluation', 'timeit',
+           'count_compilations']
 
 
 def try_gpu(i=0):
@@ -37,3 +38,22 @@ def timeit(f, reps=10):
         return time.perf_counter() - start
     seconds()
     return statistics.median(seconds() for _ in range(reps))
+
+
+@contextlib.contextmanager
+def count_compilations(name):
+    """Count how often XLA compiles the jitted function of this name.
+
+    Yields a list that grows by one entry, its seconds, per compilation.
+    """
+    seconds = []
+
+    def listen(event, duration, fun_name='', **_):
+        if 'backend_compile' in event and fun_name in (name, f'jit({name})'):
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)

@@ -1,5 +1,7 @@
 """One token from the logits of the last position."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -8,6 +10,7 @@ from ..checks import check_sampling
 __all__ = ['sample_token']
 
 
+@functools.partial(jax.jit, static_argnames=('temperature', 'top_k'))
 def sample_token(logits, temperature=1.0, top_k=None, key=None):
     """Draw one id per row of logits (B, V); returns (B, 1).
 
