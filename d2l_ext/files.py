@@ -6,6 +6,13 @@ import tempfile
 from pathlib import Path
 
 
+def umask():
+    """The permission bits that new files do not get."""
+    bits = os.umask(0)
+    os.umask(bits)
+    return bits
+
+
 @contextlib.contextmanager
 def atomic_path(filename):
     """A temporary name beside `filename`, moved onto it if all went well.
@@ -18,6 +25,7 @@ def atomic_path(filename):
     os.close(handle)
     try:
         yield partial
+        os.chmod(partial, 0o666 & ~umask())  # mkstemp leaves it to its owner
         os.replace(partial, target)
     finally:
         Path(partial).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from contextlib import contextmanager
@@ -170,6 +171,9 @@ def run(source, root=ROOT, timeout=CELL_SECONDS):
     """Execute one notebook into build/ and hold it to its blocks."""
     target = built(source, root)
     target.parent.mkdir(exist_ok=True)
+    drawings = root / 'notebooks' / 'img'
+    if drawings.exists():  # the executed notebook shows them, too
+        shutil.copytree(drawings, target.parent / 'img', dirs_exist_ok=True)
     mark = fingerprint(source, root)  # before: the source may change meanwhile
     result, start = Result(source.stem), time.monotonic()
     notebook, extra, fault = execute(jupytext.read(source), target, [PROBE],

@@ -10,10 +10,11 @@ one or more fences, optionally inside <details>:
 
 Text and plain numbers match exactly (a run of blanks counts as one, blank
 lines do not count). Four slots give a number room: x±t, <x, >x, and ~x for
-any finite number. The words after `output` are labels of a run: the block
-holds for runs that have them all. {profile}, {text} and {checkpoint} stand
-for the labels of the run. A figure prints `[figure]`. What a cell writes to
-stderr and a printed nan are faults whatever the block says.
+any finite number; ~… is any text, for what a trained model writes. The
+words after `output` are labels of a run: the block holds for runs that have
+them all. {profile}, {text} and {checkpoint} stand for the labels of the run.
+A figure prints `[figure]`. What a cell writes to stderr and a printed nan
+are faults whatever the block says.
 """
 
 import difflib
@@ -27,7 +28,8 @@ from .runs import LABELS
 NUMBER = (r'[+-]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)'
           r'(?:[eE][+-]?\d+)?')
 SLOT = re.compile(rf'(?P<op>[~<>])(?P<limit>{NUMBER})'
-                  rf'|(?P<centre>{NUMBER})±(?P<tolerance>{NUMBER})')
+                  rf'|(?P<centre>{NUMBER})±(?P<tolerance>{NUMBER})'
+                  r'|(?P<words>~…)')
 PLAIN = re.compile(rf'(?<![\w.]){NUMBER}')  # not the 2 of gpt2
 NAN = re.compile(r'(?<![a-z])nan(?![a-z])', re.IGNORECASE)
 NO_NUMBER = re.compile(r'(?<![a-z])(nan|inf)(?![a-z])', re.IGNORECASE)
@@ -216,11 +218,18 @@ def decimal(text):
 class Slot:
     text: str
     op: str
-    value: Decimal
+    value: Decimal = Decimal(0)
     tolerance: Decimal = Decimal(0)
 
-    def holds(self, number):
-        x = decimal(number)
+    def expression(self, number=NUMBER):
+        """What may be printed in the slot, before its value is checked."""
+        # printed columns are padded, so a blank may stand before a slot
+        return '(.+)' if self.op == '…' else rf' ?({number})'
+
+    def holds(self, printed):
+        if self.op == '…':
+            return True
+        x = decimal(printed)
         return x.is_finite() and {
             '~': True, '<': x < self.value, '>': x > self.value,
             '±': abs(x - self.value) <= self.tolerance}[self.op]
@@ -232,7 +241,9 @@ def pieces(line):
     found, end = [], 0
     for m in SLOT.finditer(line):
         found.append(line[end:m.start()])
-        if m['op']:
+        if m['words']:
+            found.append(Slot(m[0], '…'))
+        elif m['op']:
             found.append(Slot(m[0], m['op'], decimal(m['limit'])))
         else:
             found.append(Slot(m[0], '±', decimal(m['centre']),
@@ -264,9 +275,9 @@ def pattern(line, loose=False):
     value = f'{NUMBER}|[+-]?inf' if loose else NUMBER
     parts = with_plain_slots(pieces(line)) if loose else pieces(line)
     return re.compile(''.join(
-        # printed columns are padded, so a blank may stand before a slot
-        re.escape(part) if isinstance(part, str) else rf' ?({value})'
-        for part in parts))
+        re.escape(part) if isinstance(part, str)
+        else part.expression(value) if isinstance(part, Slot)
+        else f'({value})' for part in parts))
 
 
 def why_differs(written, printed):
@@ -302,7 +313,7 @@ def line_fault(written, printed):
 def line_counts(written):
     """How firmly the numbers of a written line are held."""
     parts = pieces(one_blank(written))
-    free = sum(slot.op == '~' for slot in parts[1::2])
+    free = sum(slot.op in '~…' for slot in parts[1::2])
     return Counts(sum(len(PLAIN.findall(text)) for text in parts[::2]),
                   len(parts[1::2]) - free, free)
 

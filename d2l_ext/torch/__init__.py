@@ -14,6 +14,10 @@ from .sampling import *
 from .train import *
 from .weights import *
 
+# last: what the notebooks save builds on all of the above
+# isort: split
+from .saved import *
+
 __all__ = sorted(name for name, value in globals().items()
                  if not name.startswith('_') and hasattr(value, '__doc__')
                  and type(value).__name__ != 'module')

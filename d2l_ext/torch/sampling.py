@@ -21,6 +21,6 @@ def sample_token(logits, temperature=1.0, top_k=None):
     if top_k is None:
         return torch.multinomial(logits.softmax(-1), 1)
     # a stable sort keeps equal logits in the order of their ids
-    logits, ids = logits.sort(-1, descending=True, stable=True)
+    logits, ids = logits.sort(dim=-1, descending=True, stable=True)
     drawn = torch.multinomial(logits[:, :top_k].softmax(-1), 1)
     return ids.gather(-1, drawn)
