@@ -51,11 +51,12 @@ run: data  ## execute every notebook into build/ (NB=01_cache_torch: only that)
 
 test: data  ## every check: style, unit tests, all notebooks with their numbers
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest --nbmake tests notebooks
+	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1800 notebooks
 
 test-fast: $(READY)  ## what needs no notebook run, in under two minutes
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -m 'not slow' tests
+	$(BIN)/python -m pytest -n 2 -m 'not notebooks' tests
 
 fresh: $(READY)  ## set one copy aside and take a clean one (NB=01_cache_torch)
 	@$(BIN)/python -m d2l_ext.student_copies --fresh $(NB)

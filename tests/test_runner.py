@@ -10,6 +10,8 @@ import pytest
 
 from d2l_ext import notebooks
 
+pytestmark = pytest.mark.notebooks
+
 HEADER = '''# ---
 # jupyter:
 #   kernelspec:

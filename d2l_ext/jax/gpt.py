@@ -4,8 +4,6 @@ B batch, T tokens, H heads, hd head width, D model width (H * hd),
 V vocabulary
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -70,12 +68,9 @@ class GPT(nnx.Module):
         check_choice('pos', pos, ('rope', 'learned'))
         rngs = rngs or nnx.Rngs(0)
         self.pos, self.max_len = pos, max_len
-        init = nnx.initializers.normal(0.02)
-        self.token_emb = nnx.Embed(vocab_size, num_hiddens,
-                                   embedding_init=init, rngs=rngs)
+        self.token_emb = make_embedding(vocab_size, num_hiddens, rngs)
         if pos == 'learned':
-            self.pos_emb = nnx.Embed(max_len, num_hiddens,
-                                     embedding_init=init, rngs=rngs)
+            self.pos_emb = make_embedding(max_len, num_hiddens, rngs)
 
         def attn_factory(rngs):
             return GPT.CausalAttention(num_hiddens, num_heads,
@@ -112,16 +107,24 @@ class GPT(nnx.Module):
         prefix = check_prompt(prefix, num_tokens, self.max_len, vocab_size)
         check_sampling(temperature, top_k)
         buffer = jnp.array([prefix + [0] * num_tokens], dtype=jnp.int32)
-        keys = jax.random.split(jax.random.key(seed), max(num_tokens, 1))
+        keys = jax.random.split(jax.random.key(seed), num_tokens)
         with evaluation(self) as model:
-            for i in range(num_tokens):
-                buffer = write_next(model, buffer, len(prefix) + i, keys[i],
-                                    temperature, top_k)
+            for t, key in enumerate(keys, start=len(prefix)):
+                logits = logits_before(model, buffer, t)
+                new = sample_token(logits, temperature, top_k, key)
+                buffer = jax.lax.dynamic_update_slice(buffer, new, (0, t))
         return buffer[0].tolist()
 
 
-@functools.partial(jax.jit, static_argnames=('temperature', 'top_k'))
-def write_next(model, buffer, t, key, temperature, top_k):
-    """Write token t of the buffer (1, T), drawn from the tokens before."""
-    new = sample_token(model(buffer)[:, t - 1], temperature, top_k, key)
-    return jax.lax.dynamic_update_slice(buffer, new, (0, t))
+def make_embedding(num_embeddings, num_hiddens, rngs):
+    """Vectors from a normal with standard deviation 0.02."""
+    embedding = nnx.Embed(num_embeddings, num_hiddens, rngs=rngs,
+                          embedding_init=nnx.initializers.normal(0.02))
+    embedding.dtype = None  # that of the parameters, also once converted
+    return embedding
+
+
+@jax.jit
+def logits_before(model, buffer, t):
+    """Logits (1, V) that predict token t of a buffer (1, T)."""
+    return model(buffer)[:, t - 1]

@@ -1,0 +1,35 @@
+"""What tests share: the two backends, and a text of their own."""
+
+import hashlib
+
+import pytest
+
+# a text of the project's own, so that no test needs a download
+WORDS = ('the cat sat on the mat and the dog saw it there while rain fell '
+         'over quiet hills by jumpy foxes with vexed lazy queens').split()
+
+
+@pytest.fixture(params=['torch', 'jax'])
+def backend(request):
+    """One test body, run over both backends through NumPy."""
+    from backends import BACKENDS
+    return BACKENDS[request.param]
+
+
+@pytest.fixture
+def own_text(tmp_path, monkeypatch):
+    """A data folder with a small text in the place of The Time Machine."""
+    from dataclasses import replace
+
+    from d2l_ext import hub, runs
+    text = ' '.join(f'{WORDS[i * i % 23]} {WORDS[i * 7 % 20]},'.title()
+                    if i % 5 == 0 else WORDS[(i * 3 + i // 7) % 24]
+                    for i in range(900))
+    (tmp_path / 'timemachine.txt').write_text(text)
+    digest = 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
+    monkeypatch.setitem(hub.ASSETS, 'timemachine', replace(
+        hub.ASSETS['timemachine'], hash=digest))
+    monkeypatch.setenv('D2L_DATA', str(tmp_path))
+    monkeypatch.setenv('D2L_TEXT', 'timemachine')
+    monkeypatch.setattr(runs, 'latest', None)
+    return text
