@@ -34,7 +34,7 @@ $(READY): environment.yml pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	$(BIN)/python -m pip install --quiet $(PINS) -e .
-	$(if $(JAX_CUDA),$(BIN)/python -m pip install --quiet 'jax[cuda$(JAX_CUDA)]==$(JAX:jax==%=%)')
+	$(if $(JAX_CUDA),$(BIN)/python -m pip install --quiet 'jax[cuda$(JAX_CUDA)]$(patsubst jax%,%,$(JAX))')
 	@$(BIN)/python -m pip check > /dev/null && $(BIN)/python -c 'from d2l_ext import jax, torch' \
 	  || { echo 'The environment is not whole: remove $(VENV) and run make setup again.' >&2; exit 1; }
 	@touch $@
@@ -51,12 +51,12 @@ run: data  ## execute every notebook into build/ (NB=01_cache_torch: only that)
 
 test: data  ## every check: style, unit tests, all notebooks with their numbers
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1800 notebooks
 
 test-fast: $(READY)  ## what needs no notebook run, in under two minutes
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -n 2 -m 'not notebooks' tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not notebooks' tests
 
 fresh: $(READY)  ## set one copy aside and take a clean one (NB=01_cache_torch)
 	@$(BIN)/python -m d2l_ext.student_copies --fresh $(NB)

@@ -15,6 +15,17 @@ from d2l_ext.notebooks import ROOT, sources
 # Names as in GPT.generate; arguments called rngs or seed may be extra in
 # JAX anywhere, since it keeps no random state of its own
 DIFFERENCES = {
+    'count_compilations': 'only JAX compiles',
+    'init_cache': 'a torch cache grows from an empty dict per block',
+    'cached_forward': 'in torch a method, GPT.forward_cached, that changes '
+                      'the caches it is given',
+    'GPT.forward_cached': 'in JAX a function, cached_forward, of buffers in '
+                          'and buffers out',
+    'forward_chunk': 'the body that cached_forward compiles',
+    'jitted_chunk': 'forward_chunk compiled, buffers kept',
+    'donated_chunk': 'forward_chunk compiled, buffers given away',
+    'GPT.CausalAttention.forward_step': 'torch grows a dict; JAX writes into '
+                                        'stacked buffers at t',
     'attention_mask': 'torch is told the device, JAX places arrays itself',
     'sample_token': 'JAX draws with a key that the caller hands over',
 }
