@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
 from textwrap import indent
@@ -24,6 +24,7 @@ import nbformat
 from nbclient.exceptions import DeadKernelError
 from nbmake.nb_run import NotebookRun
 
+from . import runs
 from .files import atomic_path
 from .output_blocks import Counts, Fault, check, headings_above
 
@@ -210,8 +211,7 @@ def installed():
 def fingerprint(source, root=ROOT):
     """A hash of all that a passed run rests on.
 
-    Leaves out the data: it is known by its own hashes. The labels that a
-    run takes by default when none is set are left out, too.
+    Leaves out the data: it is known by its own hashes.
     """
     package = Path(__file__).parent
     parts = [sys.version, *installed()]
@@ -236,6 +236,8 @@ def earlier(source, root=ROOT):
         return None
     if record.pop('fingerprint') != fingerprint(source, root):
         return None
+    if record['labels'][1:] != list(astuple(runs.current()))[1:]:
+        return None  # a text or a checkpoint has come or gone
     return from_record(record, fresh=False)
 
 

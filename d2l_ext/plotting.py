@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib import ticker
 
 # each line differs in stroke and marker, so it reads without colour
 FMTS = ('-o', '--s', '-.^', ':D')
@@ -35,6 +36,18 @@ def as_lines(data):
     return [np.asarray(line) for line in data]
 
 
+def label_log_ticks(axes, which, values):
+    """Plain numbers at a few values; never labels between the decades.
+
+    On less than a decade matplotlib would print labels over each other.
+    """
+    axis = getattr(axes, f'{which}axis')
+    axis.set_minor_formatter(ticker.NullFormatter())
+    if which == 'x' and len(values) <= 6:
+        axis.set_major_locator(ticker.FixedLocator(values))
+        axis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+
+
 def plot(X, Y=None, xlabel=None, ylabel=None, legend=(), xlim=None,
          ylim=None, xscale='linear', yscale='linear', fmts=FMTS,
          figsize=(3.5, 2.5), axes=None):
@@ -60,6 +73,10 @@ def plot(X, Y=None, xlabel=None, ylabel=None, legend=(), xlim=None,
         axes.plot(x, y, fmts[i % len(fmts)], markersize=3, linewidth=1)
     axes.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale,
              xlim=xlim, ylim=ylim)
+    for which, scale in (('x', xscale), ('y', yscale)):
+        if scale == 'log':
+            label_log_ticks(axes, which, np.unique(np.concatenate(
+                [x for x, _ in lines])))
     if legend:
         axes.legend(legend)
     axes.grid(alpha=0.4)

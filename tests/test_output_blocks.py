@@ -47,6 +47,8 @@ def why(block, printed):
     ('run {profile}, {text}, {checkpoint}', 'run small, timemachine, smollm2'),
     ('took ~3.', 'took 4.'),
     ('a\n\nb', '\na\nb\n\n'),                 # blank lines do not count
+    ('the ~…', 'the cat, 3 of <4'),           # what a trained model writes
+    ('the ~…\n~…', 'the cat sat\n    on'),
 ])
 def test_holds(written, printed):
     assert why(written, printed) == []
@@ -62,6 +64,8 @@ def test_holds(written, printed):
     ('~1 ms', 'inf ms', 'inf is not ~1'),
     ('~1 ms', 'nan ms', 'nan was printed'),
     ('nan', 'nan', 'nan was printed'),
+    ('the ~…', 'the', 'the text differs'),    # something has to be printed
+    ('~…\n~…', 'one line', 'written, but not printed'),
     ('1', 'NaN', 'nan was printed'),
 ])
 def test_refuses(written, printed, message):
@@ -78,6 +82,16 @@ def test_one_missing_line_leaves_the_others_in_place():
                        expected(('', '\n'.join(lines)))], RUN).faults
     assert [(f.why, f.written, f.printed) for f in faults] == [
         ('written, but not printed', lines[1], '')]
+
+
+@pytest.mark.parametrize('printed', ['a cat', 'the loss is nan', ''])
+def test_free_text_is_not_any_text(printed):
+    """What stands before it must be there, and a nan never passes."""
+    assert why('the ~…', printed)
+
+
+def test_free_text_counts_as_free():
+    assert ob.line_counts('3 words: ~…') == ob.Counts(exact=1, free=1)
 
 
 def test_one_extra_line_and_one_wrong_number_are_two_faults():

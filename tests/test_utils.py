@@ -56,6 +56,9 @@ def test_plot_draws_each_line_with_its_own_mark():
     assert lines[0].get_marker() != lines[1].get_marker()
     assert axes.get_xlabel() == 'n (tokens)' and axes.get_xscale() == 'log'
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ['a', 'b']
+    plt.gcf().canvas.draw()
+    assert [t.get_text() for t in axes.get_xticklabels()] == ['1', '2', '4']
+    assert not any(t.get_text() for t in axes.get_xticklabels(minor=True))
     plt.close('all')
 
 
