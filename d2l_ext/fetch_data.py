@@ -12,21 +12,22 @@ TITLES = {'timemachine': 'The Time Machine',
           'sotu1898': 'State of the Union addresses of 1898 and 1899'}
 
 
-def text_line():
-    """One line: the text of the run, its files, what it stands in for."""
+def text_lines():
+    """Which text the run reads, from which files, what it stands in for."""
     chosen = runs.chosen('text')
     text = chosen or runs.default_text()
     paths = ' and '.join(map(hub.fetch, runs.TEXT_ASSETS[text]))
     line = f'text {text}: {TITLES[text]}, from {paths}'
     if text == 'timemachine':
         return line
+    line += f'\nIt stands in for {TITLES["timemachine"]}, '
+    if chosen:
+        return line + 'as D2L_TEXT asks.'
     wanted = hub.ASSETS['timemachine']
-    why = ('as D2L_TEXT asks' if chosen else
-           'no copy of that is on this machine, `python -m '
-           'd2l_ext.fetch_data timemachine` tries the network, or put '
-           f'{wanted.filename} ({wanted.hash}) into {hub.data_folder()} or '
-           'a folder that D2L_DATA names')
-    return f'{line}; it stands in for {TITLES["timemachine"]} ({why})'
+    return (f'{line}of which no copy is on this machine.\n`python -m '
+            'd2l_ext.fetch_data timemachine` tries the network; or put '
+            f'{wanted.filename}\n({wanted.hash}) into {hub.data_folder()}\n'
+            'or into a folder that D2L_DATA names.')
 
 
 def list_assets():
@@ -54,7 +55,7 @@ def main(argv=None):
         if args.list:
             return list_assets()
         if not args.names:
-            print(text_line())
+            print(text_lines())
         for name in args.names:
             print(f'{name}: {hub.fetch(name)}')
     except (OSError, ValueError) as error:
