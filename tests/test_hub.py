@@ -605,11 +605,11 @@ def test_the_command_names_the_text_of_the_run(site, folder, offer, capsys,
     site.pages['/tale.txt'] = BODY
     assert fetch_data.main([]) == 0
     out, err = capsys.readouterr()
-    assert err == '' and max(map(len, out.splitlines()[1:3])) < 80
+    assert err == '' and max(map(len, out.splitlines()[1:4])) < 80
     for part in ('text sotu1898', str(folder / 'sotu1898.txt'),
                  str(folder / 'sotu1899.txt'),
                  'It stands in for The Time Machine',
-                 f'put timemachine.txt\n({sha1(BODY)})'):
+                 f'put\ntimemachine.txt ({sha1(BODY)})'):
         assert part in out
     (folder / 'timemachine.txt').write_bytes(BODY)
     assert fetch_data.main([]) == 0
