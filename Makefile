@@ -3,6 +3,7 @@
 #   PYTHON=python3.12     the Python that the environment is made from
 #   TORCH_INDEX=ADDRESS   where pip takes torch from (README: the small build)
 #   JAX_CUDA=13           a CUDA build of jax (12 or 13); the default is CPU
+#   LAB_FLAGS=--no-browser   passed on to JupyterLab
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -44,7 +45,7 @@ data: $(READY)  ## fetch the text that the notebooks read
 
 lab: data  ## open JupyterLab on your own copies of the notebooks, in work/
 	@$(BIN)/python -m d2l_ext.student_copies
-	cd work && $(BIN)/jupyter lab
+	cd work && $(BIN)/jupyter lab $(LAB_FLAGS)
 
 run: data  ## execute every notebook into build/ (NB=01_cache_torch: only that)
 	@$(BIN)/python -m d2l_ext.notebooks $(NB)
