@@ -17,7 +17,7 @@ READY := $(VENV)/ready
 
 # the kernel of a notebook is the first `python` on the path
 export PATH := $(BIN):$(PATH)
-# kernels talk to this machine only: no warning about that in a notebook
+# a cell may print ± under any locale
 export PYTHONUTF8 := 1
 
 .DEFAULT_GOAL := help
@@ -60,6 +60,7 @@ test-fast: $(READY)  ## what needs no notebook run, in under two minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not notebooks' tests
 
 fresh: $(READY)  ## set one copy aside and take a clean one (NB=01_cache_torch)
+	@test -n '$(NB)' || { echo 'Which one? For example: make fresh NB=01_cache_torch' >&2; exit 1; }
 	@$(BIN)/python -m d2l_ext.student_copies --fresh $(NB)
 
 save: $(READY)  ## export what the notebooks mark with #@save

@@ -24,8 +24,8 @@ def text_lines():
     if chosen:
         return line + 'as D2L_TEXT asks.'
     wanted = hub.ASSETS['timemachine']
-    return (f'{line}of which no copy is on this machine.\n`python -m '
-            'd2l_ext.fetch_data timemachine` tries the network; or put\n'
+    return (f'{line}of which no copy is on this machine.\n'
+            '`D2L_TEXT=timemachine make data` tries the network again; or put\n'
             f'{wanted.filename} ({wanted.hash})\ninto {hub.data_folder()}\n'
             'or into a folder that D2L_DATA names.')
 

@@ -137,10 +137,16 @@ def data_folder():
 
 
 def shared_folders():
-    """The folders of D2L_DATA. ValueError if one is not there."""
+    """The folders of D2L_DATA. ValueError if one is not there.
+
+    Relative ones are refused: a notebook runs in another folder than make.
+    """
     entries = os.environ.get('D2L_DATA', '').split(os.pathsep)
-    folders = [os.path.abspath(os.path.expanduser(e)) for e in entries if e]
+    folders = [os.path.expanduser(entry) for entry in entries if entry]
     for folder in folders:
+        if not os.path.isabs(folder):
+            raise ValueError(f'D2L_DATA names {folder}: expected a path from '
+                             f'the root, as {os.path.abspath(folder)}')
         if not os.path.isdir(folder):
             raise ValueError(f'D2L_DATA names {folder}: no such folder')
     return folders

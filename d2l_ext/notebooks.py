@@ -272,13 +272,18 @@ def main(arguments=None, root=ROOT):
     if not chosen:
         parser.error(f'no notebooks in {root / "notebooks"}')
     results = []
-    for source in chosen:
-        result = (None if options.force else earlier(source, root)) or run(
-            source, root, options.timeout)
-        results.append(result)
-        print(result.line(), flush=True)
-        for fault in result.faults:
-            print(indent(str(fault), '    '), flush=True)
+    try:
+        runs.current()  # a label that is none is refused before any kernel
+        for source in chosen:
+            result = (None if options.force else earlier(source, root)) or (
+                run(source, root, options.timeout))
+            results.append(result)
+            print(result.line(), flush=True)
+            for fault in result.faults:
+                print(indent(str(fault), '    '), flush=True)
+    except (OSError, ValueError) as error:  # a label, the data, the disk
+        print(error, file=sys.stderr)
+        return 1
     print(summary(results))
     return any(result.faults for result in results)
 

@@ -224,7 +224,7 @@ class Slot:
     def expression(self, number=NUMBER):
         """What may be printed in the slot, before its value is checked."""
         # printed columns are padded, so a blank may stand before a slot
-        return '(.+)' if self.op == '…' else rf' ?({number})'
+        return '(.*\\S.*)' if self.op == '…' else rf' ?({number})'
 
     def holds(self, printed):
         if self.op == '…':

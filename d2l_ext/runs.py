@@ -61,9 +61,13 @@ def default_text():
     try:
         hub.fetch('timemachine')
         return 'timemachine'
-    except OSError:  # no network, or the server lacks it: the stand-in
-        for asset in TEXT_ASSETS['sotu1898']:
-            hub.fetch(asset)
+    except OSError as first:  # no network, or the server lacks it
+        try:
+            for asset in TEXT_ASSETS['sotu1898']:
+                hub.fetch(asset)
+        except OSError as second:
+            raise FileNotFoundError(f'{first}\n\nNor its stand-in: {second}'
+                                    ) from second
         return 'sotu1898'
 
 

@@ -146,11 +146,21 @@ def main(arguments=None, root=ROOT):
                         default=[], help='set this copy aside and write a '
                                          'clean one')
     options = parser.parse_args(arguments)
-    work = root / 'work'
     try:
         fresh = find(options.fresh, root) if options.fresh else []
     except ValueError as error:
         parser.error(str(error))
+    try:
+        bring_up_all(root, root / 'work', fresh)
+    except OSError as error:  # a full disk, a folder that is none
+        print(f'the copies in work/ are not all there: {error}',
+              file=sys.stderr)
+        return 1
+    return 0
+
+
+def bring_up_all(root, work, fresh):
+    """Every copy and drawing, and a line for each that was not current."""
     work.mkdir(exist_ok=True)
     said = {}
     for source in sources(root):
@@ -162,7 +172,6 @@ def main(arguments=None, root=ROOT):
         if what:
             print(f'work/{name}: {what}')
     print(f'work/: {len(sources(root))} notebooks')
-    return 0
 
 
 if __name__ == '__main__':

@@ -5,13 +5,14 @@ import re
 import shutil
 import subprocess
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name as canonical
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,6 +94,23 @@ def test_what_runs_here_is_what_is_pinned(name):
     """A number that moved must not be laid to a version that is not ours."""
     pinned = Version(str(PINS[name].specifier).removeprefix('=='))
     assert Version(Version(version(name)).public) == pinned
+
+
+@pytest.mark.skipif(not os.environ.get('CI'), reason='a reader may install '
+                    'what he likes; the gate runs on what is listed')
+def test_nothing_is_installed_that_is_not_listed():
+    """A package that lies here by chance would hide a missing pin."""
+    installed = {canonical(d.name): d for d in distributions()}
+    listed, queue = set(), [canonical(name) for name in PINS]
+    queue += ['d2l-ext', 'pip', 'setuptools', 'wheel']
+    while queue:
+        name = queue.pop()
+        if name in listed or name not in installed:
+            continue
+        listed.add(name)
+        queue += [canonical(Requirement(line).name)
+                  for line in installed[name].requires or []]
+    assert not installed.keys() - listed
 
 
 def test_an_unfit_python_is_named(tmp_path):

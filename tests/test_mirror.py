@@ -160,6 +160,7 @@ def test_the_toy_keeps_the_rules(tmp_path):
     ("'full'", "'big'", 'no sizes cell'),
     ('# ```output small', '# ```output smal', 'unknown label'),
     ('# %% exercise="cost"', '#%% exercise="cost"', 'does not write back'),
+    ('# %% exercise="cost"', '# %%\n\n# %% exercise="cost"', 'an empty code'),
 ])
 def test_each_broken_rule_is_named(tmp_path, old, new, message):
     assert old in TOY

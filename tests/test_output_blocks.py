@@ -64,6 +64,7 @@ def test_holds(written, printed):
     ('~1 ms', 'inf ms', 'inf is not ~1'),
     ('~1 ms', 'nan ms', 'nan was printed'),
     ('nan', 'nan', 'nan was printed'),
+    ('x=~…', 'x=', 'the text differs'),
     ('the ~…', 'the', 'the text differs'),    # something has to be printed
     ('~…\n~…', 'one line', 'written, but not printed'),
     ('1', 'NaN', 'nan was printed'),

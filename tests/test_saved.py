@@ -176,6 +176,11 @@ def test_the_command_writes_once_and_checks(tmp_path, capsys):
     assert save_export.main([], tmp_path) == 0
     assert path.stat().st_mtime_ns == written
     assert save_export.main(['--check'], tmp_path) == 0
+    (folder / '01_toy_torch.py').write_text(FIRST.replace('1', '2'))
+    assert save_export.main(['--check'], tmp_path) == 1
+    assert path.stat().st_mtime_ns == written
+    assert save_export.main([], tmp_path) == 0
+    assert save_export.main(['--check'], tmp_path) == 0
     (folder / '01_toy_torch.py').write_text('# %%\nprint(1)  #@save\n')
     assert save_export.main([], tmp_path) == 1
     assert '01_toy_torch.py, top' in capsys.readouterr().err

@@ -111,8 +111,11 @@ def remove(notebook):
     del notebook.cells[0]
 
 
-def run_a_cell(notebook):
+def run_a_silent_cell(notebook):
     notebook.cells[1].execution_count = 1
+
+
+def clear_the_count(notebook):
     notebook.cells[1].outputs = [nbformat.v4.new_output(
         'stream', text='1\n')]
 
@@ -121,7 +124,8 @@ def forget_its_source(notebook):
     del notebook.metadata['d2l_ext']
 
 
-@pytest.mark.parametrize('what', [edit, add, remove, run_a_cell,
+@pytest.mark.parametrize('what', [edit, add, remove, run_a_silent_cell,
+                                  clear_the_count,
                                   forget_its_source])
 def test_a_touched_copy_is_kept_and_a_newer_source_is_said(project, lab,
                                                            what):
