@@ -5,7 +5,10 @@ were. Past the end JAX would clamp a write and PyTorch drop it, both without
 a word, hence `check_room`.
 """
 
-from numbers import Integral
+import operator
+from numbers import Integral, Real
+
+COLDEST = 1e-6  # below, logits over temperature overflow in fp32
 
 
 def check_choice(name, value, choices):
@@ -14,10 +17,34 @@ def check_choice(name, value, choices):
                          f'{", ".join(map(repr, choices))}')
 
 
-def check_heads(num_hiddens, num_heads):
+def check_sizes(**sizes):
+    """ValueError unless each size is a whole number of at least 1."""
+    for name, value in sizes.items():
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f'{name}={value!r}: expected a whole number of '
+                             'at least 1')
+
+
+def check_heads(num_hiddens, num_heads, rope=False):
+    check_sizes(num_hiddens=num_hiddens, num_heads=num_heads)
     if num_hiddens % num_heads:
         raise ValueError(f'num_hiddens={num_hiddens} is no multiple of '
                          f'num_heads={num_heads}')
+    if rope and num_hiddens // num_heads % 2:
+        raise ValueError('rope rotates pairs, but the head width is '
+                         f'{num_hiddens // num_heads}')
+
+
+def check_dropout(dropout):
+    if not 0 <= dropout < 1:
+        raise ValueError(f'dropout={dropout}: expected 0 or more, below 1')
+
+
+def check_same(what, cached, expected):
+    """ValueError unless the cache has as many of something as the call."""
+    if cached != expected:
+        raise ValueError(f'{what}: the cache is for {cached}, the call for '
+                         f'{expected}')
 
 
 def check_room(start, new, max_len):
@@ -32,35 +59,37 @@ def check_room(start, new, max_len):
 def check_prompt(prefix, num_tokens, max_len, vocab_size):
     """Refuse what cannot be continued; returns the prefix as a list of int.
 
-    ValueError: no token to start from, an id outside the vocabulary, or
-    prefix and new tokens together longer than max_len.
+    ValueError: no token to start from, something else than whole numbers,
+    an id outside the vocabulary, or prefix and new tokens together longer
+    than max_len.
     """
-    if not all(isinstance(i, Integral) or getattr(i, 'shape', 1) == ()
-               for i in prefix):
-        raise ValueError('prefix: expected a flat list of token ids, found '
-                         f'{type(prefix).__name__} of '
-                         f'{type(prefix[0]).__name__}')
-    prefix = [int(i) for i in prefix]
+    try:
+        prefix = [operator.index(i) for i in prefix]
+    except TypeError as error:
+        raise ValueError('prefix: expected a flat list of token ids '
+                         f'({error})') from error
     if not prefix:
         raise ValueError('prefix is empty: generation starts from at least '
                          'one token')
     if bad := [i for i in prefix if not 0 <= i < vocab_size]:
         raise ValueError(f'token id {bad[0]} is not in a vocabulary of '
                          f'{vocab_size}')
-    if num_tokens < 0:
-        raise ValueError(f'num_tokens={num_tokens}: expected 0 or more')
+    if not isinstance(num_tokens, Integral) or num_tokens < 0:
+        raise ValueError(f'num_tokens={num_tokens!r}: expected a whole '
+                         'number, 0 or more')
     check_room(len(prefix), num_tokens, max_len)
     return prefix
 
 
 def check_sampling(temperature, top_k):
     """ValueError for a temperature below 0 or a top_k below 1."""
-    if not 0 <= temperature < float('inf'):
-        raise ValueError(f'temperature={temperature}: expected 0 (greedy) '
-                         'or more')
-    if top_k is not None and top_k < 1:
-        raise ValueError(f'top_k={top_k}: expected at least 1, or None for '
-                         'all tokens')
+    if (not isinstance(temperature, Real) or temperature != 0
+            and not COLDEST <= temperature < float('inf')):
+        raise ValueError(f'temperature={temperature!r}: expected 0 (greedy) '
+                         f'or a number from {COLDEST} on')
+    if top_k is not None and (not isinstance(top_k, Integral) or top_k < 1):
+        raise ValueError(f'top_k={top_k!r}: expected at least 1, a whole '
+                         'number, or None for all tokens')
 
 
 def check_weights(expected, found):
@@ -77,3 +106,6 @@ def check_weights(expected, found):
         if tuple(found[name].shape) != shape:
             raise ValueError(f'{name}: shape {tuple(found[name].shape)}, '
                              f'the model has {shape}')
+        kind = str(found[name].dtype)
+        if 'float' not in kind:
+            raise ValueError(f'{name}: type {kind}, expected a float')

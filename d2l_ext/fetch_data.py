@@ -25,7 +25,8 @@ def text_lines():
         return line + 'as D2L_TEXT asks.'
     wanted = hub.ASSETS['timemachine']
     return (f'{line}of which no copy is on this machine.\n'
-            '`D2L_TEXT=timemachine make data` tries the network again; or put\n'
+            '`D2L_TEXT=timemachine make data` tries the network again; or '
+            'put\n'
             f'{wanted.filename} ({wanted.hash})\ninto {hub.data_folder()}\n'
             'or into a folder that D2L_DATA names.')
 

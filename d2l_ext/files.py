@@ -13,6 +13,12 @@ def umask():
     return bits
 
 
+def check_file(filename):
+    """FileNotFoundError, with the name, unless this is a file."""
+    if not Path(filename).is_file():
+        raise FileNotFoundError(f'{filename}: no such file')
+
+
 @contextlib.contextmanager
 def atomic_path(filename):
     """A temporary name beside `filename`, moved onto it if all went well.
@@ -20,6 +26,9 @@ def atomic_path(filename):
     On an error the temporary file is removed and `filename` stays as it was.
     """
     target = Path(filename)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f'{target}: there is no folder '
+                                f'{target.parent}')
     handle, partial = tempfile.mkstemp(dir=target.parent,
                                        prefix=f'.{target.name}.')
     os.close(handle)

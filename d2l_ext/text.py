@@ -12,6 +12,7 @@ import numpy as np
 import tiktoken
 
 from . import hub, runs
+from .checks import check_sizes
 
 # GPT-2's split into words before merging: contractions, letters, digits and
 # the rest, each with the blank before it, then runs of blanks
@@ -184,6 +185,11 @@ class TimeMachineText:
         if tokenization not in ('char', 'bpe'):
             raise ValueError(f"tokenization={tokenization!r}: expected "
                              "'char' or 'bpe'")
+        check_sizes(batch_size=batch_size, num_steps=num_steps,
+                    num_train=num_train, num_val=num_val)
+        if batch_size > num_train:
+            raise ValueError(f'batch_size={batch_size}: there are only '
+                             f'num_train={num_train} windows')
         self.batch_size, self.num_steps = batch_size, num_steps
         self.num_train, self.num_val = num_train, num_val
         self.tokenization, self.vocab_size = tokenization, vocab_size

@@ -1,7 +1,10 @@
 """Small helpers the book uses everywhere; no framework needed."""
 
+import contextlib
 import inspect
+import signal
 import textwrap
+import threading
 
 
 class HyperParameters:
@@ -47,6 +50,25 @@ def print_wrapped(*args, width=76):
     """Print like `print`, long lines broken at blanks, indented by 4."""
     for line in ' '.join(map(str, args)).split('\n'):
         print(textwrap.fill(line, width, subsequent_indent=' ' * 4))
+
+
+@contextlib.contextmanager
+def interrupts_deferred():
+    """Hold a Ctrl-C back until the block is done, then raise it.
+
+    A training step is whole or not begun. Other threads get no Ctrl-C.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = []
+    before = signal.signal(signal.SIGINT, lambda *args: held.append(args))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt
 
 
 def progress(steps, label=''):

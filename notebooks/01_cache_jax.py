@@ -15,11 +15,14 @@
 # costs the same again, and one token more.
 #
 # How much of that work is new? In this lesson we train a small model that
-# writes, count what its loop costs, find the part of the work that repeats to
-# the last digit, keep that part in a *cache*, and measure what is left: first
-# whether the answers stay the same, then how long they take.
+# writes, count what its loop costs, find the part of the work that is done
+# again and again with the same result, keep that part in a *cache*, and
+# measure what is left: first whether the answers stay the same, then how long
+# they take.
 
 # %%
+import operator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +50,7 @@ print(run)
 
 # %% [markdown] tags=["backend-only"] why="PyTorch multiplies in full fp32"
 # The JAX run also pins the precision of matrix products: on a GPU the default
-# rounds their inputs, and we want to compare logits to seven digits.
+# rounds their inputs to fewer digits, and we want to compare logits closely.
 
 # %%
 # contexts: tokens before the one we time; prompt, new: tokens read, written
@@ -106,8 +109,8 @@ d2l.print_wrapped(data.vocab.decode(text))
 # ```
 
 # %% [markdown]
-# Not yet prose, but words and their spacing, from a model that saw letters
-# for a minute. The text differs from machine to machine, since training
+# Not yet prose, but words and their spacing, from a model that a moment ago
+# knew no letter. The text differs from machine to machine, since training
 # amplifies the last digit of each sum.
 
 # %% [markdown]
@@ -156,7 +159,7 @@ print(f'{T} tokens: naive {N * T**2 / 1e12:.1f} TFLOP, '
 #
 # We check this on our trained model: the keys of a passage's first 16
 # characters, computed alone, with the passage's next 32 characters, and with
-# 32 arbitrary ones.
+# those 32 in reverse.
 
 # %%
 @jax.jit
@@ -172,7 +175,7 @@ def keys_by_block(model, X):
 X = jnp.array(data.corpus[None, 1000:1048])                  # (1, 48)
 other = jnp.concatenate([X[:, :16], X[:, :15:-1]], axis=1)
 alone = keys_by_block(lm, X[:, :16])
-for name, passage in (('the passage', X), ('other characters', other)):
+for name, passage in (('the passage', X), ('the reverse', other)):
     keys = keys_by_block(lm, passage)[:, :, :16]
     print(f'followed by {name}: keys change by at most '
           f'{jnp.abs(keys - alone).max():.1e} of {jnp.abs(alone).max():.0f}')
@@ -180,13 +183,14 @@ for name, passage in (('the passage', X), ('other characters', other)):
 # %% [markdown] tags=["expected"]
 # ```output
 # followed by the passage: keys change by at most <1e-4 of ~9
-# followed by other characters: keys change by at most <1e-4 of ~9
+# followed by the reverse: keys change by at most <1e-4 of ~9
 # ```
 
 # %% [markdown]
 # The keys are final up to rounding: a product over more rows may add in
-# another order. So is everything below them. The naive loop computes the same
-# rows hundreds of times; we keep them instead.
+# another order. The same holds for the values, which come from the same rows.
+# The naive loop computes these rows anew for every token it writes; we keep
+# them instead.
 #
 # ![Left, a naive step: all five tokens pass through every block to give one
 # new token. Right, a cached step: only the newest token passes through, and
@@ -218,10 +222,10 @@ for name, passage in (('the passage', X), ('other characters', other)):
 # one compilation per token. So the cache has its final shape from the start,
 # two buffers (blocks, B, S, H, hd) for all blocks, and a number `t` says how
 # much of it is filled. The new rows are written at `t` with
-# `dynamic_update_slice`; `t` is traced, so its value does not lead to a new
-# compilation. The mask is now also an *occupancy* mask: slots that nobody has
-# filled hold zeros, which are keys like any other, and $j \le t + i$ hides
-# them too.
+# `dynamic_update_slice`; `t` is *traced*, an unknown to the compiled code as
+# the tokens are, so a new value needs no new compilation. The mask is now
+# also an *occupancy* mask: slots that nobody has filled hold zeros, which are
+# keys like any other, and $j \le t + i$ hides them too.
 
 # %% tags=["backend-only"] why="PyTorch neither compiles nor clamps"
 def attend_to_all(q, keys):
@@ -266,9 +270,9 @@ def forward_step(self, X, ks, vs, i, t):
     return self.W_o(Y.reshape(B, T, D)), ks, vs
 
 # %% [markdown]
-# The model's step hands each block its part of the cache. It finds the
-# position from the cache, refuses what would not fit before anything is
-# touched, and otherwise is the forward pass that we know.
+# The model's step refuses what the cache is not made for before it touches
+# anything, adds learned positions if there are any, lets each block attend
+# with its part of the cache, and is otherwise the forward pass that we know.
 
 # %%
 def init_cache(model, batch_size, max_len):  #@save
@@ -296,15 +300,17 @@ jitted_chunk = jax.jit(forward_chunk)  #@save
 
 def cached_forward(model, ks, vs, X, t):  #@save
     """A checked `forward_chunk`; the old buffers stay as they were."""
+    d2l.check_same('blocks, sequences', ks.shape[:2],
+                   (len(model.blks), len(X)))
     if not isinstance(t, jax.core.Tracer):  # in a traced loop, its caller's
-        d2l.check_room(int(t), X.shape[1], min(ks.shape[2], model.max_len))
+        room = min(ks.shape[2], model.max_len)
+        d2l.check_room(operator.index(t), X.shape[1], room)
     return jitted_chunk(model, ks, vs, X, jnp.asarray(t, jnp.int32))
 
 # %% [markdown] tags=["backend-only"] why="PyTorch needs no jit here"
 # `jax.jit` takes the model itself as an argument, since an NNX module is a
-# tree of arrays. `nnx.jit` would do, too, but it hands every parameter back
-# in case the function changed it; a decode step changes none, and is short
-# enough for that to be felt.
+# tree of arrays. `nnx.jit` would do, too, but it also brings back what the
+# function may have changed in the model; a decode step changes nothing there.
 
 # %% [markdown]
 # ## Same Logits
@@ -318,7 +324,7 @@ def cached_forward(model, ks, vs, X, t):  #@save
 full_pass = jax.jit(lambda model, X: model(X))
 
 def cache_error(model, X, chunks):
-    """Largest difference between one full pass and a pass in chunks."""
+    """Largest difference between a full pass and the last row of chunks."""
     full, start, worst = full_pass(model, X), 0, 0.0
     ks, vs = init_cache(model, *X.shape)
     for T in chunks:
@@ -330,21 +336,23 @@ def cache_error(model, X, chunks):
     return worst
 
 X = jax.random.randint(jax.random.key(0), (2, 48), 0, 97)
-for pos in ('rope', 'learned'):
-    model = d2l.GPT(97, 128, 4, 3, pos=pos)
+models = {pos: d2l.GPT(97, 128, 4, 3, pos=pos) for pos in ('rope', 'learned')}
+for pos, model in models.items():
     error = cache_error(model, X[:1], [16] + 32 * [1])
     print(f'{pos}: max |full - cached| = {error:.2e}')
+print(f'largest logit: {jnp.abs(model(X)).max():.1f}')
 
 # %% [markdown] tags=["expected"]
 # ```output
 # rope: max |full - cached| = <1e-5
 # learned: max |full - cached| = <1e-5
+# largest logit: 1.0±0.5
 # ```
 
 # %% [markdown]
-# The logits are of order one and agree to six digits or more. What remains is
-# rounding: 48 rows at once and one row at a time do not add in the same
-# order. The book prints 3.65e-07 and 3.32e-07 for PyTorch, 6.59e-07 and
+# The difference is less than a hundred-thousandth of the largest logit. What
+# remains is rounding: 48 rows at once and one row at a time do not add in the
+# same order. The book prints 3.65e-07 and 3.32e-07 for PyTorch, 6.59e-07 and
 # 7.75e-07 for JAX, from its own machine.
 
 # %% [markdown]
@@ -353,21 +361,22 @@ for pos in ('rope', 'learned'):
 # Nothing in the offset mask cares where a chunk ends. So a prompt may arrive
 # in pieces: a system prompt kept from last time, then the user's words; or a
 # long document in chunks that fit into memory. Every split of the same 48
-# tokens, here two sequences at once, has to give the same logits.
+# tokens, here two sequences at once and both kinds of positions, has to give
+# the same logits.
 
 # %%
-splits = {'all at once': [48], 'halves': [24, 24], 'ragged': [1, 20, 5, 22],
+splits = {'all at once': [48], 'halves': [24, 24], 'ragged': [1, 24, 1, 22],
           'one by one': 48 * [1]}
 for name, chunks in splits.items():
-    error = cache_error(model, X, chunks)
-    print(f'{name}: {len(chunks)} steps, max difference {error:.2e}')
+    worst = max(cache_error(model, X, chunks) for model in models.values())
+    print(f'{name} ({len(chunks)} chunks): max difference {worst:.2e}')
 
 # %% [markdown] tags=["expected"]
 # ```output
-# all at once: 1 steps, max difference <1e-5
-# halves: 2 steps, max difference <1e-5
-# ragged: 4 steps, max difference <1e-5
-# one by one: 48 steps, max difference <1e-5
+# all at once (1 chunks): max difference <1e-5
+# halves (2 chunks): max difference <1e-5
+# ragged (4 chunks): max difference <1e-5
+# one by one (48 chunks): max difference <1e-5
 # ```
 
 # %% [markdown]
@@ -380,9 +389,9 @@ for name, chunks in splits.items():
 
 # %% [markdown] tags=["backend-only"] why="PyTorch has no donation"
 # `cached_forward` leaves its buffers as they were, so that a caller may
-# branch from them; each step therefore copies the whole cache. Our own loop
-# has no use for the old buffers and *donates* them: XLA writes the new rows
-# in place. The names of donated arrays are dead afterwards.
+# branch from them, and therefore has to return new ones of the full size. Our
+# own loop has no use for the old buffers and *donates* them: XLA may write
+# the new rows in place. The names of donated arrays are dead afterwards.
 
 # %%
 donated_chunk = jax.jit(forward_chunk, donate_argnames=('ks', 'vs'))  #@save
@@ -463,7 +472,7 @@ for new, k in ((0, None), (1020, None), (1021, None), (4, 0)):
 # 4 tokens
 # 1024 tokens
 # refused: 4 tokens + 1021 new > 1024, the most there is room for
-# refused: top_k=0: expected at least 1, or None for all tokens
+# refused: top_k=0: expected at least 1, a whole number, or None for all tokens
 # ```
 
 # %% [markdown] tags=["backend-only"] why="PyTorch compiles nothing here"
@@ -560,9 +569,8 @@ assert naive[-1] > 4 * cached[-1], (
 # The naive step grows with the context. The cached step grows, too, but far
 # less: here we hold it to less than half the naive factor. It is not flat:
 # its query reads all cached keys and values, which the next lesson counts in
-# bytes. Nor is it as fast as $2N$ FLOPs would allow: one row cannot keep a
-# processor busy, and what it waits for is the subject of the lesson on the
-# roofline.
+# bytes. What else a step of one row waits for is the subject of the lesson on
+# the roofline.
 
 # %% [markdown]
 # ## From Prompt to Text
@@ -598,10 +606,11 @@ assert rates[1] > 1.5 * rates[0], (
 # ```
 
 # %% [markdown]
-# The gain is far from the ratio of the FLOPs, five hundredfold for a thousand
-# tokens. Part of the time goes to the prefill, which both loops need; the
-# rest is that a step over many rows uses the processor well and a step over
-# one row does not.
+# Counted in tokens read, the naive loop reads the prompt again for every
+# token that it writes and the cached loop reads it once, so the gain grows
+# with the length of the continuation. The ratio of tokens read is as much as
+# one may hope for, and measured gains fall short of it: a pass over many rows
+# uses each parameter that it loads many times, a step over one row only once.
 #
 # ## What This Shows, and What It Does Not
 #
@@ -609,7 +618,7 @@ assert rates[1] > 1.5 * rates[0], (
 #   with a cache the logits agree up to rounding, for rotary and for learned
 #   positions, and for every split of a prompt.
 # * A cached step needs the right position, the right mask, and memory of its
-#   own. Each of the three fails silently when it is wrong, which is why we
+#   own. None of them raises an error when it is wrong, which is why we
 #   compared logits and not only read the text.
 # * Time per token no longer grows with the history as the naive loop's does.
 #   We measured one model on one machine; the ratio depends on both.

@@ -15,9 +15,10 @@
 # costs the same again, and one token more.
 #
 # How much of that work is new? In this lesson we train a small model that
-# writes, count what its loop costs, find the part of the work that repeats to
-# the last digit, keep that part in a *cache*, and measure what is left: first
-# whether the answers stay the same, then how long they take.
+# writes, count what its loop costs, find the part of the work that is done
+# again and again with the same result, keep that part in a *cache*, and
+# measure what is left: first whether the answers stay the same, then how long
+# they take.
 
 # %%
 import torch
@@ -100,8 +101,8 @@ d2l.print_wrapped(data.vocab.decode(text))
 # ```
 
 # %% [markdown]
-# Not yet prose, but words and their spacing, from a model that saw letters
-# for a minute. The text differs from machine to machine, since training
+# Not yet prose, but words and their spacing, from a model that a moment ago
+# knew no letter. The text differs from machine to machine, since training
 # amplifies the last digit of each sum.
 
 # %% [markdown]
@@ -150,7 +151,7 @@ print(f'{T} tokens: naive {N * T**2 / 1e12:.1f} TFLOP, '
 #
 # We check this on our trained model: the keys of a passage's first 16
 # characters, computed alone, with the passage's next 32 characters, and with
-# 32 arbitrary ones.
+# those 32 in reverse.
 
 # %%
 @torch.inference_mode()
@@ -166,7 +167,7 @@ def keys_by_block(model, X):
 X = torch.tensor(data.corpus[None, 1000:1048]).to(device)    # (1, 48)
 other = torch.cat([X[:, :16], X[:, 16:].flip(1)], dim=1)
 alone = keys_by_block(lm, X[:, :16])
-for name, passage in (('the passage', X), ('other characters', other)):
+for name, passage in (('the passage', X), ('the reverse', other)):
     keys = keys_by_block(lm, passage)[:, :, :16]
     print(f'followed by {name}: keys change by at most '
           f'{(keys - alone).abs().max():.1e} of {alone.abs().max():.0f}')
@@ -174,13 +175,14 @@ for name, passage in (('the passage', X), ('other characters', other)):
 # %% [markdown] tags=["expected"]
 # ```output
 # followed by the passage: keys change by at most <1e-4 of ~9
-# followed by other characters: keys change by at most <1e-4 of ~9
+# followed by the reverse: keys change by at most <1e-4 of ~9
 # ```
 
 # %% [markdown]
 # The keys are final up to rounding: a product over more rows may add in
-# another order. So is everything below them. The naive loop computes the same
-# rows hundreds of times; we keep them instead.
+# another order. The same holds for the values, which come from the same rows.
+# The naive loop computes these rows anew for every token it writes; we keep
+# them instead.
 #
 # ![Left, a naive step: all five tokens pass through every block to give one
 # new token. Right, a cached step: only the newest token passes through, and
@@ -210,13 +212,14 @@ for name, passage in (('the passage', X), ('other characters', other)):
 # %% [markdown] tags=["backend-only"] why="traps of a growing cache of views"
 # In PyTorch the cache of a block is a dictionary with `k` and `v` of shape
 # (B, H, S, hd). It starts empty and grows by concatenation. Two details: the
-# fused projection computes queries, keys and values in one buffer, and a
-# slice of it is only a view. Keeping the view would keep the whole buffer
-# alive, so the first chunk is copied out. `contiguous()` is the usual way to
-# do so, but it does nothing to a prompt of one token, whose view is
-# contiguous already; `clone` always copies. And `is_causal=True` aligns the
-# mask to the *first* key, which is right only while the cache is empty: a
-# single query on a warm cache would see key 0 and nothing else.
+# fused projection, one matrix product for queries, keys and values together,
+# writes them into one buffer, and a slice of it is only a view. Keeping the
+# view would keep the whole buffer alive, so the first chunk is copied out.
+# `contiguous()` is the usual way to do so, but it does nothing to a single
+# prompt of one token, whose view is contiguous already; `clone` always
+# copies. And `is_causal=True` aligns the mask to the *first* key, which is
+# right only while the cache is empty: a single query on a warm cache would
+# see key 0 and nothing else.
 
 # %%
 # B batch, T new tokens, S cached tokens, H heads, hd head width, V vocabulary
@@ -242,16 +245,18 @@ def forward_step(self, X, cache):
     return self.W_o(Y.transpose(1, 2).flatten(2))
 
 # %% [markdown]
-# The model's step hands each block its part of the cache. It finds the
-# position from the cache, refuses what would not fit before anything is
-# touched, and otherwise is the forward pass that we know.
+# The model's step refuses what the cache is not made for before it touches
+# anything, adds learned positions if there are any, lets each block attend
+# with its part of the cache, and is otherwise the forward pass that we know.
 
 # %%
 @d2l.add_to_class(d2l.GPT)  #@save
 def forward_cached(self, X, caches):
     """Logits (B, T, V) of new tokens X (B, T); the caches grow by them."""
+    d2l.check_same('blocks', len(caches), len(self.blks))
     T, S = X.shape[1], caches[0]['k'].shape[2] if caches[0] else 0
     d2l.check_room(S, T, self.max_len)
+    d2l.check_same('sequences', len(caches[0]['k']) if S else len(X), len(X))
     H = self.token_emb(X)
     if self.pos == 'learned':
         H = H + self.pos_emb.weight[S:S + T]
@@ -272,31 +277,30 @@ def forward_cached(self, X, caches):
 @torch.inference_mode()
 def cache_error(model, X, chunks):
     """Largest difference between one full pass and a pass in chunks."""
-    full, caches, start, worst = model(X), [{} for _ in model.blks], 0, 0.0
-    for T in chunks:
-        logits = model.forward_cached(X[:, start:start + T], caches)
-        start += T
-        error = (logits[:, -1] - full[:, start - 1]).abs().max().item()
-        worst = max(worst, error)
-    return worst
+    full, caches = model(X), [{} for _ in model.blks]
+    logits = [model.forward_cached(x, caches) for x in X.split(chunks, dim=1)]
+    return (torch.cat(logits, dim=1) - full).abs().max().item()
 
+torch.manual_seed(0)
 X = torch.randint(97, (2, 48)).to(device)
-for pos in ('rope', 'learned'):
-    torch.manual_seed(0)
-    model = d2l.GPT(97, 128, 4, 3, pos=pos).to(device).eval()
+models = {pos: d2l.GPT(97, 128, 4, 3, pos=pos).to(device).eval()
+          for pos in ('rope', 'learned')}
+for pos, model in models.items():
     error = cache_error(model, X[:1], [16] + 32 * [1])
     print(f'{pos}: max |full - cached| = {error:.2e}')
+print(f'largest logit: {model(X).abs().max():.1f}')
 
 # %% [markdown] tags=["expected"]
 # ```output
 # rope: max |full - cached| = <1e-5
 # learned: max |full - cached| = <1e-5
+# largest logit: 1.0±0.5
 # ```
 
 # %% [markdown]
-# The logits are of order one and agree to six digits or more. What remains is
-# rounding: 48 rows at once and one row at a time do not add in the same
-# order. The book prints 3.65e-07 and 3.32e-07 for PyTorch, 6.59e-07 and
+# The difference is less than a hundred-thousandth of the largest logit. What
+# remains is rounding: 48 rows at once and one row at a time do not add in the
+# same order. The book prints 3.65e-07 and 3.32e-07 for PyTorch, 6.59e-07 and
 # 7.75e-07 for JAX, from its own machine.
 
 # %% [markdown]
@@ -305,21 +309,22 @@ for pos in ('rope', 'learned'):
 # Nothing in the offset mask cares where a chunk ends. So a prompt may arrive
 # in pieces: a system prompt kept from last time, then the user's words; or a
 # long document in chunks that fit into memory. Every split of the same 48
-# tokens, here two sequences at once, has to give the same logits.
+# tokens, here two sequences at once and both kinds of positions, has to give
+# the same logits.
 
 # %%
-splits = {'all at once': [48], 'halves': [24, 24], 'ragged': [1, 20, 5, 22],
+splits = {'all at once': [48], 'halves': [24, 24], 'ragged': [1, 24, 1, 22],
           'one by one': 48 * [1]}
 for name, chunks in splits.items():
-    error = cache_error(model, X, chunks)
-    print(f'{name}: {len(chunks)} steps, max difference {error:.2e}')
+    worst = max(cache_error(model, X, chunks) for model in models.values())
+    print(f'{name} ({len(chunks)} chunks): max difference {worst:.2e}')
 
 # %% [markdown] tags=["expected"]
 # ```output
-# all at once: 1 steps, max difference <1e-5
-# halves: 2 steps, max difference <1e-5
-# ragged: 4 steps, max difference <1e-5
-# one by one: 48 steps, max difference <1e-5
+# all at once (1 chunks): max difference <1e-5
+# halves (2 chunks): max difference <1e-5
+# ragged (4 chunks): max difference <1e-5
+# one by one (48 chunks): max difference <1e-5
 # ```
 
 # %% [markdown]
@@ -406,7 +411,7 @@ for new, k in ((0, None), (1020, None), (1021, None), (4, 0)):
 # 4 tokens
 # 1024 tokens
 # refused: 4 tokens + 1021 new > 1024, the most there is room for
-# refused: top_k=0: expected at least 1, or None for all tokens
+# refused: top_k=0: expected at least 1, a whole number, or None for all tokens
 # ```
 
 # %% [markdown] tags=["backend-only"] why="JAX arrays are never views"
@@ -494,9 +499,8 @@ assert naive[-1] > 4 * cached[-1], (
 # The naive step grows with the context. The cached step grows, too, but far
 # less: here we hold it to less than half the naive factor. It is not flat:
 # its query reads all cached keys and values, which the next lesson counts in
-# bytes. Nor is it as fast as $2N$ FLOPs would allow: one row cannot keep a
-# processor busy, and what it waits for is the subject of the lesson on the
-# roofline.
+# bytes. What else a step of one row waits for is the subject of the lesson on
+# the roofline.
 
 # %% [markdown]
 # ## From Prompt to Text
@@ -530,10 +534,11 @@ assert rates[1] > 1.5 * rates[0], (
 # ```
 
 # %% [markdown]
-# The gain is far from the ratio of the FLOPs, five hundredfold for a thousand
-# tokens. Part of the time goes to the prefill, which both loops need; the
-# rest is that a step over many rows uses the processor well and a step over
-# one row does not.
+# Counted in tokens read, the naive loop reads the prompt again for every
+# token that it writes and the cached loop reads it once, so the gain grows
+# with the length of the continuation. The ratio of tokens read is as much as
+# one may hope for, and measured gains fall short of it: a pass over many rows
+# uses each parameter that it loads many times, a step over one row only once.
 #
 # ## What This Shows, and What It Does Not
 #
@@ -541,7 +546,7 @@ assert rates[1] > 1.5 * rates[0], (
 #   with a cache the logits agree up to rounding, for rotary and for learned
 #   positions, and for every split of a prompt.
 # * A cached step needs the right position, the right mask, and memory of its
-#   own. Each of the three fails silently when it is wrong, which is why we
+#   own. None of them raises an error when it is wrong, which is why we
 #   compared logits and not only read the text.
 # * Time per token no longer grows with the history as the naive loop's does.
 #   We measured one model on one machine; the ratio depends on both.

@@ -5,10 +5,12 @@ returns the logits of the last new token and the cache to go on with.
 """
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import torch
 from flax import nnx
 
@@ -35,6 +37,8 @@ class Torch:
     def full(self, model, X):
         with torch.inference_mode():
             return self.numpy(model(torch.as_tensor(X)))
+
+    eager = full  # torch runs op by op anyway
 
     def empty(self, model, batch_size, max_len):
         return [{} for _ in model.blks]
@@ -88,6 +92,11 @@ class Torch:
 full_pass = jax.jit(lambda model, X: model(X))  # once: compiled once
 
 
+@functools.cache  # a new one would be compiled for anew
+def adamw(lr):
+    return optax.adamw(lr, weight_decay=0)
+
+
 class Jax:
     name, d2l = 'jax', d2l_jax
 
@@ -104,6 +113,10 @@ class Jax:
 
     def full(self, model, X):
         return self.numpy(full_pass(model, jnp.asarray(X)))
+
+    def eager(self, model, X):
+        """Op by op: for a model that is run once, compiling costs more."""
+        return self.numpy(model(jnp.asarray(X)))
 
     def empty(self, model, batch_size, max_len):
         return d2l_jax.init_cache(model, batch_size, max_len)
@@ -137,9 +150,7 @@ class Jax:
         return {str(x.dtype) for x in cache}
 
     def optimizer(self, model, lr):
-        import optax
-        return nnx.Optimizer(model, optax.adamw(lr, weight_decay=0),
-                             wrt=nnx.Param)
+        return nnx.Optimizer(model, adamw(lr), wrt=nnx.Param)
 
     @contextlib.contextmanager
     def no_work(self, model, monkeypatch):

@@ -57,6 +57,30 @@ def test_multi_head_attention_equals_a_loop(backend, valid):
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
+def test_dropout_acts_in_training(backend):
+    """In attention and in the block, and in evaluation nowhere."""
+    X, = arrays(backend, (B, T, D))
+    for module in (backend.d2l.MultiHeadAttention(D, H, 0.5),
+                   backend.d2l.TransformerBlock(
+                       D, H, 0.5, **zero_attention(backend))):
+        args = (X, X, X) if hasattr(module, 'W_q') else (X,)
+        module.eval()
+        quiet = [output(backend, module(*args)) if len(args) == 3
+                 else backend.numpy(module(*args)) for _ in range(2)]
+        np.testing.assert_array_equal(*quiet)
+        module.train()
+        loud = (output(backend, module(*args)) if len(args) == 3
+                else backend.numpy(module(*args)))
+        assert np.abs(loud - quiet[0]).max() > 0.01
+
+
+def zero_attention(backend):
+    """A factory of attention without dropout: only the block's is left."""
+    build = backend.d2l.MultiHeadAttention
+    return {'attn_factory': (lambda: build(D, H, 0.0))
+            if backend.name == 'torch' else (lambda rngs: build(D, H, 0.0))}
+
+
 def test_what_is_masked_does_not_leak(backend):
     """Keys and values past the valid length may hold anything."""
     module = attention(backend)

@@ -37,7 +37,7 @@ def test_three_models_agree_in_every_form(form):
     X, logits = ids(1, B, T), {}
     for backend, model in zip(BACKENDS.values(), (t, j), strict=True):
         backend.d2l.set_weights(model, weights)
-        logits[backend.name] = backend.full(model, X)
+        logits[backend.name] = backend.eager(model, X)
     only = {k: x for k, x in form.items() if k != 'bias'}
     logits['numpy'] = numpy_model.logits(weights, X, H, 1, **only)
     scale = np.abs(logits['numpy']).max()
@@ -95,11 +95,14 @@ def test_the_swiglu_width_is_two_thirds_of_gelu(backend):
     (dict(pos='rotary'), "pos='rotary'.*'rope', 'learned'"),
     (dict(norm='batch'), "norm='batch'"), (dict(act='relu'), "act='relu'"),
     (dict(num_heads=5), 'num_hiddens=12 .* num_heads=5'),
-    (dict(num_heads=4), 'head width is 3')])
+    (dict(num_heads=4), 'head width is 3'), (dict(num_heads=0), 'num_heads=0'),
+    (dict(num_heads=-3), 'num_heads=-3'), (dict(num_blks=0), 'num_blks=0'),
+    (dict(max_len=0), 'max_len=0'), (dict(max_len=2.5), 'max_len=2.5'),
+    (dict(dropout=1.5), 'dropout=1.5')])
 def test_bad_choices_are_named(backend, wrong, message):
     size = {'num_hiddens': 12, 'num_heads': 3, 'num_blks': 1, **wrong}
     with pytest.raises(ValueError, match=message):
-        backend.full(backend.gpt(V, **size), ids(0, 1, 2))
+        backend.gpt(V, **size)
 
 
 def test_more_than_max_len_tokens_are_refused(backend):

@@ -6,7 +6,7 @@ import pytest
 LOGITS = np.array([[1., 3., 3., 0., -2.]], np.float32)
 
 
-def drawn(backend, n=200, **kwargs):
+def drawn(backend, n=120, **kwargs):
     return {int(backend.sample(LOGITS, seed=i, **kwargs)[0, 0])
             for i in range(n)}
 
@@ -34,11 +34,28 @@ def test_ties_at_the_cut_go_to_the_lowest_ids(backend):
 
 @pytest.mark.parametrize('kwargs, message', [
     (dict(top_k=0), 'top_k=0: expected at least 1'),
-    (dict(top_k=-3), 'top_k=-3'), (dict(temperature=-0.1), 'temperature=-0.1'),
+    (dict(top_k=-3), 'top_k=-3'), (dict(top_k=2.5), 'top_k=2.5'),
+    (dict(temperature=1e-40), 'temperature=1e-40'),
+    (dict(temperature=np.array(1.0)), r'temperature=array\(1'),
+    (dict(temperature=-0.1), 'temperature=-0.1'),
     (dict(temperature=float('inf')), 'temperature=inf')])
 def test_bad_values_are_named(backend, kwargs, message):
     with pytest.raises(ValueError, match=message):
         backend.sample(LOGITS, **kwargs)
+
+
+def test_bf16_logits_are_drawn_from_in_fp32(backend):
+    """A thousand equal logits: bf16 weights would not add up to one."""
+    equal = backend.array(np.zeros((4000, 1000), np.float32))
+    if backend.name == 'torch':
+        import torch
+        ids = backend.d2l.sample_token(equal.to(torch.bfloat16)).numpy()
+    else:
+        import jax
+        ids = np.asarray(backend.d2l.sample_token(
+            equal.astype('bfloat16'), key=jax.random.key(0)))
+    assert abs(ids.mean() - 499.5) < 4 * 289 / 4000**0.5
+    assert len(np.unique(ids)) > 950
 
 
 @pytest.mark.parametrize('temperature', [0.5, 2.0])

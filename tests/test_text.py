@@ -21,6 +21,7 @@ def test_vocab_orders_by_falling_frequency():
     assert vocab.to_tokens([1, 0]) == ['a', '<unk>']
     assert vocab.to_tokens(2) == vocab.to_tokens(np.int64(2)) == 'b'
     assert vocab.decode(vocab.encode('cab')) == 'cab'
+    assert Vocab('cabcab').idx_to_token == ['<unk>', 'a', 'b', 'c']
 
 
 def test_vocab_leaves_rare_tokens_out_and_reserved_ones_in():
@@ -92,19 +93,19 @@ def test_char_text_is_letters_and_single_spaces(own_text):
 
 def test_windows_are_where_the_book_puts_them(backend, own_text):
     """Training starts 0 .. num_train - 1, validation the next num_val."""
-    data = backend.d2l.TimeMachine(4, 8, 30, 10, tokenization='char')
+    data = backend.d2l.TimeMachine(4, 8, 32, 10, tokenization='char')
     starts = []
     for X, Y in data.train_dataloader():
         X, Y = np.asarray(X), np.asarray(Y)
         assert X.shape == Y.shape == (4, 8)
         np.testing.assert_array_equal(X[:, 1:], Y[:, :-1])
         starts += [tuple(x) for x in X]
-    where = [tuple(data.corpus[i:i + 8]) for i in range(30)]
-    assert len(starts) == 28 and set(starts) <= set(where)
+    where = [tuple(data.corpus[i:i + 8]) for i in range(32)]
+    assert sorted(starts) == sorted(where) and starts != where
     val = np.concatenate([np.asarray(X) for X, _ in data.val_dataloader()])
-    expected = [data.corpus[i:i + 8] for i in range(30, 40)]
+    expected = [data.corpus[i:i + 8] for i in range(32, 42)]
     np.testing.assert_array_equal(val, expected)
-    assert len(data.train_dataloader()) == 7
+    assert len(data.train_dataloader()) == 8
     assert len(data.val_dataloader()) == 3  # the last one holds two
 
 
@@ -117,7 +118,11 @@ def test_both_backends_see_the_same_batches(own_text):
             5, 6, 40, 5, tokenization='bpe', vocab_size=280
         ).train_dataloader()
         passes.append([[np.asarray(X) for X, _ in loader] for _ in range(2)])
+    other = backend.d2l.TimeMachine(5, 6, 40, 5, tokenization='bpe',
+                                    vocab_size=280, seed=1)
+    other = [np.asarray(X) for X, _ in other.train_dataloader()]
     np.testing.assert_array_equal(passes[0], passes[1])
+    assert not np.array_equal(passes[0][0], other)
     assert not np.array_equal(passes[0][0], passes[0][1])
 
 
@@ -130,6 +135,9 @@ def test_a_vocabulary_serves_another_text(own_text):
 
 @pytest.mark.parametrize('wrong, message', [
     (dict(tokenization='word'), "tokenization='word'"),
+    (dict(num_train=3), 'batch_size=4: there are only num_train=3'),
+    (dict(num_train=-5), 'num_train=-5: expected a whole number'),
+    (dict(num_val=0), 'num_val=0'), (dict(num_val=1.5), 'num_val=1.5'),
     (dict(num_train=10**6), '1000000 . 20 windows of 8 need 1000028 tokens')])
 def test_what_the_text_cannot_give_is_refused(own_text, wrong, message):
     sizes = {'num_train': 100, 'num_val': 20, 'tokenization': 'char'}

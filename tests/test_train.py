@@ -1,5 +1,7 @@
 """Training learns, stops well, and counts what it should."""
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,41 @@ def test_training_lowers_the_loss(backend, own_text):
     assert abs(losses[0] - np.log(len(data.vocab))) < 0.5
     after = backend.d2l.val_loss(model, data)
     assert np.mean(losses[-5:]) < 2.4 and after < 2.4
+    dropout = model.blks[0].dropout
+    assert not (dropout.training if backend.name == 'torch'
+                else not dropout.deterministic)
+
+
+def test_dropout_acts_in_training_and_only_there(backend, own_text):
+    """Two equal models, one with dropout: their first losses differ."""
+    losses = []
+    for rate in (0.0, 0.5):
+        model, data = model_and_data(backend, dropout=rate)
+        before = backend.d2l.val_loss(model, data)
+        losses.append((before, *backend.d2l.train_lm(
+            model, data, backend.optimizer(model, 1e-2), 1)))
+    assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
+
+
+def test_a_real_interrupt_waits_for_the_end_of_the_step(
+        backend, own_text, monkeypatch, capsys):
+    """SIGINT in the middle of step 2: the step counts, the model works."""
+    model, data = model_and_data(backend)
+    step, calls = backend.d2l.train.train_step, []
+
+    def interrupted(*args):
+        calls.append(signal.getsignal(signal.SIGINT))
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return step(*args)
+
+    monkeypatch.setattr(backend.d2l.train, 'train_step', interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    losses = backend.d2l.train_lm(model, data,
+                                  backend.optimizer(model, 1e-2), 9)
+    assert len(losses) == 2 and signal.getsignal(signal.SIGINT) is before
+    assert 'stopped after 2 of 9 steps' in capsys.readouterr().out
+    assert np.isfinite(backend.d2l.val_loss(model, data))
 
 
 def test_val_loss_is_the_mean_over_all_windows(backend, own_text):
@@ -66,8 +103,9 @@ def test_an_interrupted_training_keeps_what_it_has(
 def test_jax_compiles_one_training_step(own_text):
     from backends import BACKENDS
     backend = BACKENDS['jax']
-    model, data = model_and_data(backend)
-    optimizer = backend.optimizer(model, 1e-3)
+    data = backend.d2l.TimeMachine(8, 16, 2000, 50, tokenization='char')
+    model = backend.gpt(len(data.vocab), 20, 5, 1)  # a size of its own
+    optimizer = backend.optimizer(model, 1e-2)
     with backend.d2l.count_compilations('train_step') as compilations:
         backend.d2l.train_lm(model, data, optimizer, 4)
         backend.d2l.train_lm(model, data, optimizer, 4)
@@ -80,5 +118,5 @@ def test_jax_training_gives_its_old_arrays_away(own_text):
     backend = BACKENDS['jax']
     model, data = model_and_data(backend)
     old = model.token_emb.embedding[...]
-    backend.d2l.train_lm(model, data, backend.optimizer(model, 1e-3), 1)
+    backend.d2l.train_lm(model, data, backend.optimizer(model, 1e-2), 1)
     assert old.is_deleted()

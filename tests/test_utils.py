@@ -87,6 +87,17 @@ def test_timeit_is_in_seconds(backend):
     assert len(calls) == 4
 
 
+def test_jax_timings_wait_for_the_work(monkeypatch):
+    """A call returns before its work is done, so timeit blocks on it."""
+    import jax
+
+    from d2l_ext import jax as d2l
+    waited = []
+    monkeypatch.setattr(jax, 'block_until_ready', waited.append)
+    d2l.timeit(lambda: 'result', reps=2)
+    assert waited == ['result'] * 3
+
+
 def test_both_backends_offer_the_books_names(backend):
     names = '''GPT TransformerBlock MultiHeadAttention TimeMachine Vocab
         BPETokenizer GPT2_PATTERN train_lm val_loss download DATA_HUB

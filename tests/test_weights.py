@@ -3,9 +3,11 @@
 import itertools
 import os
 
+import jax
 import numpy as np
 import pytest
 from backends import BACKENDS
+from flax import nnx
 
 PAIRS = list(itertools.product(BACKENDS, BACKENDS))
 SIZE = (31, 12, 3, 2)
@@ -86,6 +88,36 @@ def test_what_does_not_fit_is_named_and_nothing_copied(
     with pytest.raises(ValueError, match=message):
         backend.d2l.set_weights(model, weights)
     np.testing.assert_array_equal(before, logits(backend, model))
+
+
+def test_a_type_that_is_no_float_is_refused_and_nothing_copied(backend):
+    model = other(backend)
+    before, weights = logits(backend, model), backend.d2l.get_weights(model)
+    weights = {name: 0 * x for name, x in weights.items()}
+    last = list(weights)[-1]
+    weights[last] = weights[last].astype(complex)
+    with pytest.raises(ValueError, match=f'{last}: type complex128'):
+        backend.d2l.set_weights(model, weights)
+    np.testing.assert_array_equal(before, logits(backend, model))
+
+
+def test_the_model_keeps_its_type(backend):
+    """fp32 weights go into a bf16 model as bf16."""
+    weights = backend.d2l.get_weights(other(backend))
+    model = backend.bf16(backend.gpt(*SIZE, **FORM))
+    backend.d2l.set_weights(model, weights)
+    types = {str(x.dtype) for x in (
+        model.parameters() if backend.name == 'torch'
+        else jax.tree.leaves(nnx.state(model, nnx.Param)))}
+    assert {t.removeprefix('torch.') for t in types} == {'bfloat16'}
+
+
+def test_folders_are_named(backend, tmp_path):
+    """A folder in the place of a file, or none where one should be."""
+    with pytest.raises(FileNotFoundError, match=tmp_path.name):
+        backend.d2l.load_weights(other(backend), tmp_path)
+    with pytest.raises(FileNotFoundError, match='there is no folder'):
+        backend.d2l.save_weights(other(backend), tmp_path / 'no' / 'w.st')
 
 
 @pytest.mark.parametrize('damage', ['truncated', 'garbage', 'empty'])

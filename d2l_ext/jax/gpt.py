@@ -10,10 +10,12 @@ from flax import nnx
 
 from ..checks import (
     check_choice,
+    check_dropout,
     check_heads,
     check_prompt,
     check_room,
     check_sampling,
+    check_sizes,
 )
 from .attention import attention_mask, attention_weights, rope
 from .block import TransformerBlock, make_norm
@@ -28,7 +30,8 @@ class GPT(nnx.Module):
 
     pos: 'rope' or 'learned'; norm: 'rms' or 'layer'; act: 'swiglu' or
     'gelu'. ValueError for other choices, for heads that do not divide the
-    width, and for more than max_len tokens.
+    width, and for more than max_len tokens. An id outside the vocabulary
+    gives nan: a lookup in a compiled pass cannot raise.
     """
 
     class CausalAttention(nnx.Module):
@@ -40,7 +43,7 @@ class GPT(nnx.Module):
 
         def __init__(self, num_hiddens, num_heads, rope=True, bias=False,
                      rngs=None):
-            check_heads(num_hiddens, num_heads)
+            check_heads(num_hiddens, num_heads, rope)
             rngs = rngs or nnx.Rngs(0)
             self.num_heads, self.rope = num_heads, rope
             self.W_qkv = nnx.Linear(num_hiddens, 3 * num_hiddens,
@@ -66,6 +69,9 @@ class GPT(nnx.Module):
                  max_len=1024, pos='rope', norm='rms', act='swiglu',
                  pre_norm=True, bias=False, dropout=0, rngs=None):
         check_choice('pos', pos, ('rope', 'learned'))
+        check_sizes(vocab_size=vocab_size, num_blks=num_blks, max_len=max_len)
+        check_heads(num_hiddens, num_heads, pos == 'rope')
+        check_dropout(dropout)
         rngs = rngs or nnx.Rngs(0)
         self.pos, self.max_len = pos, max_len
         self.token_emb = make_embedding(vocab_size, num_hiddens, rngs)

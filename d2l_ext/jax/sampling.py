@@ -10,20 +10,29 @@ from ..checks import check_sampling
 __all__ = ['sample_token']
 
 
-@functools.partial(jax.jit, static_argnames=('temperature', 'top_k'))
 def sample_token(logits, temperature=1.0, top_k=None, key=None):
     """Draw one id per row of logits (B, V); returns (B, 1).
 
     temperature 0 takes the likeliest token. top_k keeps exactly so many
     tokens, at most all; of equal logits the lowest ids stay. key: a random
     key, needed unless temperature is 0. ValueError for a temperature below
-    0 or a top_k below 1. Both are static under `jit`.
+    0 or a top_k below 1.
     """
     check_sampling(temperature, top_k)
     if temperature == 0:
-        return logits.argmax(-1, keepdims=True).astype(jnp.int32)
+        return greedy(logits)
     if key is None:
         raise ValueError('key=None: expected a random key to draw with')
+    return draw(logits, float(temperature), top_k, key)
+
+
+@jax.jit
+def greedy(logits):
+    return logits.argmax(-1, keepdims=True).astype(jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames=('top_k',))
+def draw(logits, temperature, top_k, key):
     logits = logits.astype(jnp.float32) / temperature
     # of equal logits, lax.top_k takes the lower id first
     logits, ids = jax.lax.top_k(

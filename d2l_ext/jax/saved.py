@@ -4,6 +4,8 @@ What these notebooks mark #@save:
     01_cache_jax
 """
 
+import operator
+
 import jax
 import jax.numpy as jnp
 
@@ -64,8 +66,11 @@ jitted_chunk = jax.jit(forward_chunk)
 
 def cached_forward(model, ks, vs, X, t):
     """A checked `forward_chunk`; the old buffers stay as they were."""
+    d2l.check_same('blocks, sequences', ks.shape[:2],
+                   (len(model.blks), len(X)))
     if not isinstance(t, jax.core.Tracer):  # in a traced loop, its caller's
-        d2l.check_room(int(t), X.shape[1], min(ks.shape[2], model.max_len))
+        room = min(ks.shape[2], model.max_len)
+        d2l.check_room(operator.index(t), X.shape[1], room)
     return jitted_chunk(model, ks, vs, X, jnp.asarray(t, jnp.int32))
 
 

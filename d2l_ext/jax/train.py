@@ -7,7 +7,7 @@ import jax
 import optax
 from flax import nnx
 
-from ..utils import progress
+from ..utils import interrupts_deferred, progress
 from .device import evaluation
 
 __all__ = ['lm_loss', 'train_lm', 'val_loss']
@@ -42,7 +42,9 @@ def train_lm(model, data, optimizer, num_steps):
     losses = []
     try:
         for _ in progress(range(num_steps), 'train'):
-            losses.append(train_step(model, optimizer, *next(passes)).item())
+            X, Y = next(passes)
+            with interrupts_deferred():
+                losses.append(train_step(model, optimizer, X, Y).item())
             if not math.isfinite(losses[-1]):
                 raise ValueError(f'loss {losses[-1]} at step {len(losses)}: '
                                  'try a smaller learning rate')

@@ -11,7 +11,7 @@ from flax import nnx
 from safetensors.flax import load_file, save_file
 
 from ..checks import check_weights
-from ..files import atomic_path
+from ..files import atomic_path, check_file
 
 __all__ = ['get_weights', 'set_weights', 'save_weights', 'load_weights']
 
@@ -43,9 +43,10 @@ def set_weights(model, weights):
     own = named_parameters(model)
     check_weights({name: p.shape[::-1] if turned else p.shape
                    for name, (p, turned) in own.items()}, weights)
+    new = {name: jnp.array(weights[name], dtype=p.dtype)
+           for name, (p, _) in own.items()}
     for name, (p, turned) in own.items():
-        new = jnp.array(weights[name], dtype=p.dtype)
-        p[...] = new.T if turned else new
+        p[...] = new[name].T if turned else new[name]
 
 
 def save_weights(model, filename):
@@ -62,6 +63,7 @@ def load_weights(model, filename):
     FileNotFoundError if there is no such file; ValueError, with nothing
     copied, if it is no safetensors file or its tensors do not fit.
     """
+    check_file(filename)
     try:
         weights = load_file(filename)
     except safetensors.SafetensorError as e:

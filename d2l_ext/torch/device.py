@@ -26,11 +26,12 @@ def current_run():
 @contextlib.contextmanager
 def evaluation(model):
     """The model without dropout; afterwards in the mode it was in."""
-    training = model.training
+    modes = {module: module.training for module in model.modules()}
     try:
         yield model.eval()
     finally:
-        model.train(training)
+        for module, training in modes.items():
+            module.training = training
 
 
 def timeit(f, reps=10):

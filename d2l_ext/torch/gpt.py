@@ -10,10 +10,12 @@ from torch.nn import functional as F
 
 from ..checks import (
     check_choice,
+    check_dropout,
     check_heads,
     check_prompt,
     check_room,
     check_sampling,
+    check_sizes,
 )
 from .attention import attention_mask, attention_weights, rope
 from .block import TransformerBlock, make_norm
@@ -28,7 +30,8 @@ class GPT(nn.Module):
 
     pos: 'rope' or 'learned'; norm: 'rms' or 'layer'; act: 'swiglu' or
     'gelu'. ValueError for other choices, for heads that do not divide the
-    width, and for more than max_len tokens.
+    width, and for more than max_len tokens; IndexError for an id outside
+    the vocabulary.
     """
 
     class CausalAttention(nn.Module):
@@ -40,7 +43,7 @@ class GPT(nn.Module):
 
         def __init__(self, num_hiddens, num_heads, rope=True, bias=False):
             super().__init__()
-            check_heads(num_hiddens, num_heads)
+            check_heads(num_hiddens, num_heads, rope)
             self.num_heads, self.rope = num_heads, rope
             self.W_qkv = nn.Linear(num_hiddens, 3 * num_hiddens, bias=bias)
             self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
@@ -65,6 +68,9 @@ class GPT(nn.Module):
                  pre_norm=True, bias=False, dropout=0):
         super().__init__()
         check_choice('pos', pos, ('rope', 'learned'))
+        check_sizes(vocab_size=vocab_size, num_blks=num_blks, max_len=max_len)
+        check_heads(num_hiddens, num_heads, pos == 'rope')
+        check_dropout(dropout)
         self.pos, self.max_len = pos, max_len
         self.token_emb = nn.Embedding(vocab_size, num_hiddens)
         nn.init.normal_(self.token_emb.weight, std=0.02)

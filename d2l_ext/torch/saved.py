@@ -38,8 +38,10 @@ def forward_step(self, X, cache):
 @d2l.add_to_class(d2l.GPT)
 def forward_cached(self, X, caches):
     """Logits (B, T, V) of new tokens X (B, T); the caches grow by them."""
+    d2l.check_same('blocks', len(caches), len(self.blks))
     T, S = X.shape[1], caches[0]['k'].shape[2] if caches[0] else 0
     d2l.check_room(S, T, self.max_len)
+    d2l.check_same('sequences', len(caches[0]['k']) if S else len(X), len(X))
     H = self.token_emb(X)
     if self.pos == 'learned':
         H = H + self.pos_emb.weight[S:S + T]

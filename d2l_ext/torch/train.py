@@ -6,7 +6,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from ..utils import progress
+from ..utils import interrupts_deferred, progress
 from .device import evaluation
 
 __all__ = ['lm_loss', 'train_lm', 'val_loss']
@@ -17,6 +17,14 @@ def lm_loss(model, X, Y):
     device = next(model.parameters()).device
     return F.cross_entropy(model(X.to(device)).flatten(0, 1),
                            Y.to(device).flatten())
+
+
+def train_step(model, optimizer, X, Y):
+    optimizer.zero_grad()
+    loss = lm_loss(model, X, Y)
+    loss.backward()
+    optimizer.step()
+    return loss
 
 
 def train_lm(model, data, optimizer, num_steps):
@@ -32,11 +40,9 @@ def train_lm(model, data, optimizer, num_steps):
     losses = []
     try:
         for _ in progress(range(num_steps), 'train'):
-            optimizer.zero_grad()
-            loss = lm_loss(model, *next(passes))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+            X, Y = next(passes)
+            with interrupts_deferred():
+                losses.append(train_step(model, optimizer, X, Y).item())
             if not math.isfinite(losses[-1]):
                 raise ValueError(f'loss {losses[-1]} at step {len(losses)}: '
                                  'try a smaller learning rate')

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ..checks import check_weights
-from ..files import atomic_path
+from ..files import atomic_path, check_file
 
 __all__ = ['get_weights', 'set_weights', 'save_weights', 'load_weights']
 
@@ -28,9 +28,10 @@ def set_weights(model, weights):
     """
     own = dict(model.named_parameters())
     check_weights({name: tuple(p.shape) for name, p in own.items()}, weights)
+    new = {name: torch.as_tensor(weights[name]) for name in own}
     with torch.no_grad():
         for name, p in own.items():
-            p.copy_(torch.as_tensor(weights[name]))
+            p.copy_(new[name])
 
 
 def save_weights(model, filename):
@@ -47,6 +48,7 @@ def load_weights(model, filename):
     FileNotFoundError if there is no such file; ValueError, with nothing
     copied, if it is no safetensors file or its tensors do not fit.
     """
+    check_file(filename)
     try:
         weights = load_file(filename)
     except safetensors.SafetensorError as e:
