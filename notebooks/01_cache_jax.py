@@ -95,7 +95,7 @@ print(f'nats per character: {losses[0]:.2f} untrained, '
 
 # %% [markdown]
 # Guessing evenly among 28 symbols would cost ln 28, about 3.3 nats; the model
-# has learnt to halve that. Now it writes. `generate` is the naive loop: each
+# has nearly halved that. Now it writes. `generate` is the naive loop: each
 # step runs the model over the whole history and keeps the last row of logits.
 
 # %%
@@ -365,8 +365,8 @@ print(f'largest logit: {jnp.abs(model(X)).max():.1f}')
 # tokens, with both kinds of positions, has to give the same logits.
 
 # %%
-splits = {'all at once': [48], 'halves': [24, 24], 'ragged': [1, 16, 24] + 7 * [1],
-          'one by one': 48 * [1]}
+splits = {'all at once': [48], 'halves': [24, 24],
+          'ragged': [1, 16, 24] + 7 * [1], 'one by one': 48 * [1]}
 for name, chunks in splits.items():
     worst = max(cache_error(model, X, chunks) for model in models.values())
     print(f'{name} ({len(chunks)} chunks): max difference {worst:.2e}')
