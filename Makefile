@@ -55,9 +55,9 @@ test: data  ## every check: style, unit tests, all notebooks with their numbers
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1800 notebooks
 
-test-fast: $(READY)  ## what needs no notebook run, in under two minutes
+test-fast: $(READY)  ## no notebooks, no slow compiling: under two minutes
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not notebooks' tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not notebooks and not slow' tests
 
 fresh: $(READY)  ## set one copy aside and take a clean one (NB=01_cache_torch)
 	@test -n '$(NB)' || { echo 'Which one? For example: make fresh NB=01_cache_torch' >&2; exit 1; }

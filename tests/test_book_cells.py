@@ -58,6 +58,7 @@ def test_a_torch_cell_on_the_books_names(pos, monkeypatch):
     assert error < 1e-5, f'off by {error:.1e}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('pos', ['rope', 'learned'])
 def test_a_jax_cell_on_the_books_names(pos):
     """A function under nnx.jit on stacked buffers, t traced."""

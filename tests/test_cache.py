@@ -90,6 +90,7 @@ def test_splits_of_any_size_in_torch(**sizes):
     check_split_of(BACKENDS['torch'], **sizes)
 
 
+@pytest.mark.slow
 # every new shape is compiled, so the chunks are few and alike
 @settings(max_examples=3, deadline=None, derandomize=True,
           suppress_health_check=[HealthCheck.too_slow])

@@ -27,6 +27,7 @@ def random_weights(model, backend):
             for name, a in backend.d2l.get_weights(model).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'form', FORMS, ids=lambda form: '-'.join(map(str, form.values())))
 def test_three_models_agree_in_every_form(form):
@@ -194,6 +195,7 @@ def hugging_face_gpt2():
         return weights, X, model(torch.as_tensor(X)).logits.numpy()
 
 
+@pytest.mark.slow
 def test_our_gpt_is_hugging_faces_gpt2(backend, hugging_face_gpt2):
     """A random GPT2LMHeadModel, copied, gives its logits."""
     weights, X, expected = hugging_face_gpt2

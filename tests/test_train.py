@@ -25,6 +25,7 @@ def test_training_lowers_the_loss(backend, own_text):
                 else not dropout.deterministic)
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_and_only_there(backend, own_text):
     """Two equal models, one with dropout: their first losses differ."""
     losses = []
