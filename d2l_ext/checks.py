@@ -1,10 +1,11 @@
-"""Arguments of the generators, checked once for both backends.
+"""Arguments of generators and formulas, checked once for both backends.
 
 All of it happens before any work, so a refused call leaves caches as they
 were. Past the end JAX would clamp a write and PyTorch drop it, both without
 a word, hence `check_room`.
 """
 
+import math
 import operator
 from numbers import Integral, Real
 
@@ -17,12 +18,36 @@ def check_choice(name, value, choices):
                          f'{", ".join(map(repr, choices))}')
 
 
+def whole(name, value, least):
+    """The value as an int; ValueError unless whole and at least `least`."""
+    if (isinstance(value, bool) or not isinstance(value, Integral)
+            or value < least):
+        raise ValueError(f'{name}={value!r}: expected a whole number of '
+                         f'at least {least}')
+    return int(value)  # a product of NumPy's would wrap around
+
+
 def check_sizes(**sizes):
-    """ValueError unless each size is a whole number of at least 1."""
-    for name, value in sizes.items():
-        if not isinstance(value, Integral) or value < 1:
-            raise ValueError(f'{name}={value!r}: expected a whole number of '
-                             'at least 1')
+    """ValueError unless each size is a whole number of at least 1.
+
+    Returns the sizes as a list of int.
+    """
+    return [whole(name, value, 1) for name, value in sizes.items()]
+
+
+def check_counts(**counts):
+    """ValueError unless each count is whole, 0 or more; a list of int."""
+    return [whole(name, value, 0) for name, value in counts.items()]
+
+
+def check_positive(**amounts):
+    """ValueError unless each is finite and above 0; a list of float."""
+    for name, value in amounts.items():
+        if (isinstance(value, bool) or not isinstance(value, Real)
+                or not math.isfinite(value) or value <= 0):
+            raise ValueError(f'{name}={value!r}: expected a finite number '
+                             'above 0')
+    return list(map(float, amounts.values()))
 
 
 def check_heads(num_hiddens, num_heads, rope=False):

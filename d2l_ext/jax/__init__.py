@@ -1,6 +1,18 @@
 """The book's namespace in JAX: `from d2l_ext import jax as d2l`."""
 
 from ..checks import check_prompt, check_room, check_same, check_sampling
+from ..formulas import (
+    attainable,
+    attention_flops,
+    break_even_context,
+    bytes_moved,
+    cache_bytes,
+    dense_flops,
+    intensity,
+    latent_cache_bytes,
+    ridge,
+    roofline_seconds,
+)
 from ..hub import DATA_HUB, DATA_URL, download
 from ..plotting import plot, set_figsize, use_svg_display
 from ..text import GPT2_PATTERN, BPETokenizer, Vocab
