@@ -1,5 +1,6 @@
 """The book's namespace in JAX: `from d2l_ext import jax as d2l`."""
 
+from ..catalogue import CARDS, MODELS
 from ..checks import check_prompt, check_room, check_same, check_sampling
 from ..formulas import (
     attainable,

@@ -1,5 +1,6 @@
 """The book's namespace in PyTorch: `from d2l_ext import torch as d2l`."""
 
+from ..catalogue import CARDS, MODELS
 from ..checks import check_prompt, check_room, check_same, check_sampling
 from ..formulas import (
     attainable,
