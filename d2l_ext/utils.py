@@ -2,9 +2,11 @@
 
 import contextlib
 import inspect
+import math
 import signal
 import textwrap
 import threading
+from numbers import Real
 
 
 class HyperParameters:
@@ -50,6 +52,24 @@ def print_wrapped(*args, width=76):
     """Print like `print`, long lines broken at blanks, indented by 4."""
     for line in ' '.join(map(str, args)).split('\n'):
         print(textwrap.fill(line, width, subsequent_indent=' ' * 4))
+
+
+def format_bytes(n):
+    """A number of bytes in binary units: '512 B', '72.0 KiB', '1.2 GiB'.
+
+    ValueError unless n is a finite number, 0 or more.
+    """
+    if (isinstance(n, bool) or not isinstance(n, Real)
+            or not math.isfinite(n) or n < 0):
+        raise ValueError(f'n={n!r}: expected a finite number of bytes, '
+                         '0 or more')
+    if n < 1024:
+        return f'{n:g} B'
+    units = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB']
+    n /= 1024
+    while len(units) > 1 and round(n, 1) >= 1024:
+        n, units = n / 1024, units[1:]
+    return f'{n:.1f} {units[0]}'
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from ..catalogue import CARDS, MODELS
 from ..checks import check_prompt, check_room, check_same, check_sampling
+from ..explorer import explore_cache
 from ..formulas import (
     attainable,
     attention_flops,
@@ -17,7 +18,13 @@ from ..formulas import (
 from ..hub import DATA_HUB, DATA_URL, download
 from ..plotting import plot, set_figsize, use_svg_display
 from ..text import GPT2_PATTERN, BPETokenizer, Vocab
-from ..utils import HyperParameters, add_to_class, check_shape, print_wrapped
+from ..utils import (
+    HyperParameters,
+    add_to_class,
+    check_shape,
+    format_bytes,
+    print_wrapped,
+)
 from .attention import *
 from .block import *
 from .data import *
