@@ -5,7 +5,7 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 
 # each line differs in stroke and marker, so it reads without colour
-FMTS = ('-o', '--s', '-.^', ':D')
+FMTS = ('-o', '--s', '-.^', ':D', '-v', '--x', '-.P', ':*')
 
 
 def use_svg_display():
@@ -78,5 +78,5 @@ def plot(X, Y=None, xlabel=None, ylabel=None, legend=(), xlim=None,
             label_log_ticks(axes, which, np.unique(np.concatenate(
                 [x for x, _ in lines])))
     if legend:
-        axes.legend(legend)
+        axes.legend(legend, fontsize='small' if len(legend) > 4 else None)
     axes.grid(alpha=0.4)
