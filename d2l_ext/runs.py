@@ -9,6 +9,8 @@ import sys
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+import psutil
+
 from . import hub
 
 # label -> (variable that sets it, values)
@@ -92,6 +94,11 @@ def current(has_gpu=False):
     return latest
 
 
+def resident_bytes():
+    """Main memory that this process holds now, in bytes."""
+    return psutil.Process().memory_info().rss
+
+
 def peak_bytes():
     """Peak resident memory of this process in bytes; None if unknown."""
     status = Path('/proc/self/status')
@@ -102,7 +109,7 @@ def peak_bytes():
     try:
         import resource
     except ImportError:  # Windows
-        return None
+        return getattr(psutil.Process().memory_info(), 'peak_wset', None)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == 'darwin' else peak * 1024
 

@@ -2,6 +2,7 @@
 
 What these notebooks mark #@save:
     01_cache_jax
+    02_memory_jax
 """
 
 import operator
@@ -17,6 +18,7 @@ __all__ = [
     'jitted_chunk',
     'cached_forward',
     'donated_chunk',
+    'held_bytes',
 ]
 
 
@@ -95,3 +97,9 @@ def generate_cached(self, prefix, num_tokens, seed=0, temperature=1.0,
             X = d2l.sample_token(logits, temperature, top_k, key)
             ids.append(X)
     return jnp.concatenate(ids, axis=1)[0].tolist()
+
+
+# from 02_memory_jax, What Is Held
+def held_bytes(arrays):
+    """Bytes of the distinct buffers that these arrays keep alive."""
+    return sum({x.unsafe_buffer_pointer(): x.nbytes for x in arrays}.values())

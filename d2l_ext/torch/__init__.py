@@ -30,6 +30,7 @@ from .block import *
 from .data import *
 from .device import *
 from .gpt import *
+from .memory import *
 from .sampling import *
 from .train import *
 from .weights import *

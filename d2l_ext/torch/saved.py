@@ -2,6 +2,7 @@
 
 What these notebooks mark #@save:
     01_cache_torch
+    02_memory_torch
 """
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 
 from d2l_ext import torch as d2l
 
-__all__ = []
+__all__ = ['held_bytes']
 
 
 # from 01_cache_torch, One Step with a Cache
@@ -67,3 +68,10 @@ def generate_cached(self, prefix, num_tokens, temperature=1.0, top_k=None):
             X = d2l.sample_token(logits, temperature, top_k)
             ids.append(X)
     return torch.cat(ids, dim=1)[0].tolist()
+
+
+# from 02_memory_torch, What Is Held
+def held_bytes(tensors):
+    """Bytes of the distinct buffers that these tensors keep alive."""
+    storages = [x.untyped_storage() for x in tensors]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
