@@ -204,9 +204,9 @@ print(f'at rest, the process holds {idle / 2**20:.0f} MiB more than it uses')
 # from; the storage lives as long as any of its views.
 
 # %%
-def held_bytes(tensors):  #@save
+def held_bytes(arrays):  #@save
     """Bytes of the distinct buffers that these tensors keep alive."""
-    storages = [x.untyped_storage() for x in tensors]
+    storages = [x.untyped_storage() for x in arrays]
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
 
 for n in sizes['contexts']:

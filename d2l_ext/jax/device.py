@@ -30,14 +30,14 @@ def evaluation(model):
     yield nnx.view(model, deterministic=True, raise_if_not_found=False)
 
 
-def timeit(f, reps=10):
-    """Median seconds of f() over reps calls, after one to warm up."""
+def timeit(f, reps=10, pick=statistics.median):
+    """Seconds of f(), picked from reps calls after one to warm up."""
     def seconds():
         start = time.perf_counter()
         jax.block_until_ready(f())  # a call returns before its work is done
         return time.perf_counter() - start
     seconds()
-    return statistics.median(seconds() for _ in range(reps))
+    return pick([seconds() for _ in range(reps)])
 
 
 @contextlib.contextmanager

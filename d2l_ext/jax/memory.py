@@ -27,6 +27,9 @@ class Allocations:
     inside itself is no array: `step_memory` tells that.
     """
 
+    def __init__(self):
+        self.before = 0
+
     def __enter__(self):
         self.before = live_bytes()
         return self

@@ -3,6 +3,7 @@
 What these notebooks mark #@save:
     01_cache_jax
     02_memory_jax
+    03_roofline_jax
 """
 
 import operator
@@ -19,6 +20,8 @@ __all__ = [
     'cached_forward',
     'donated_chunk',
     'held_bytes',
+    'read_bandwidth',
+    'matmul_rate',
 ]
 
 
@@ -103,3 +106,26 @@ def generate_cached(self, prefix, num_tokens, seed=0, temperature=1.0,
 def held_bytes(arrays):
     """Bytes of the distinct buffers that these arrays keep alive."""
     return sum({x.unsafe_buffer_pointer(): x.nbytes for x in arrays}.values())
+
+
+# from 03_roofline_jax, Two Numbers of a Machine
+def read_bandwidth(megabytes, reps=10):
+    """Bytes per second of the fastest plain read, for each array size."""
+    rates, add_up, apply = {}, jax.jit(jnp.sum), jax.jit(jnp.matmul)
+    for size in megabytes:
+        W = jnp.ones((1024, size * 1000**2 // 4096))
+        x = W[0]
+        rates[size] = max(W.nbytes / d2l.timeit(read, reps, pick=min)
+                          for read in (lambda W=W: add_up(W),
+                                       lambda x=x, W=W: apply(W, x)))
+    return rates
+
+
+def matmul_rate(orders, reps=10):
+    """fp32 FLOPs per second of square products, for each matrix order."""
+    rates, multiply = {}, jax.jit(jnp.matmul)
+    for n in orders:
+        A = jnp.ones((n, n))
+        rates[n] = 2 * n**3 / d2l.timeit(lambda A=A: multiply(A, A), reps,
+                                         pick=min)
+    return rates

@@ -34,8 +34,8 @@ def evaluation(model):
             module.training = training
 
 
-def timeit(f, reps=10):
-    """Median seconds of f() over reps calls, after one to warm up."""
+def timeit(f, reps=10, pick=statistics.median):
+    """Seconds of f(), picked from reps calls after one to warm up."""
     def seconds():
         start = time.perf_counter()
         f()
@@ -43,4 +43,4 @@ def timeit(f, reps=10):
             torch.cuda.synchronize()
         return time.perf_counter() - start
     seconds()
-    return statistics.median(seconds() for _ in range(reps))
+    return pick([seconds() for _ in range(reps)])

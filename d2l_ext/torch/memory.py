@@ -27,10 +27,10 @@ def peak_memory():
 class Allocations(TorchDispatchMode):
     """Bytes of the tensors made in a `with` block, while they live.
 
-    alive(): now, also after the block; peak: the most so far. On CUDA the
-    allocator counts, and starts its peaks anew. On the CPU each operation
-    is watched and a storage counts once, however many views it has; left
-    out is what an operation frees before it returns.
+    alive(): now, also after the block. On CUDA the allocator counts, and
+    starts its peaks anew. On the CPU each operation is watched and a storage
+    counts once, however many views it has; left out is what an operation
+    frees before it returns.
     """
 
     def __init__(self):
@@ -48,10 +48,10 @@ class Allocations(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         if not self.cuda:
-            self.watch(result, (args, kwargs))
+            self._watch(result, (args, kwargs))
         return result
 
-    def watch(self, made, given):
+    def _watch(self, made, given):
         old = {storage._cdata for storage in storages_of(given)}
         for storage in storages_of(made):
             if storage._cdata not in old:  # else a view, or written in place
@@ -66,8 +66,7 @@ class Allocations(TorchDispatchMode):
                          in self.storages.items() if not ref.expired()}
         return sum(size for _, size in self.storages.values())
 
-    @property
-    def peak(self):
+    def _peak(self):
         if self.cuda:
             return torch.cuda.max_memory_allocated() - self.before
         return self.most
@@ -87,4 +86,4 @@ def step_memory(f, *args):
     """
     with Allocations() as made:
         f(*args)
-    return made.peak
+    return made._peak()

@@ -3,6 +3,7 @@
 What these notebooks mark #@save:
     01_cache_torch
     02_memory_torch
+    03_roofline_torch
 """
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 from d2l_ext import torch as d2l
 
-__all__ = ['held_bytes']
+__all__ = ['held_bytes', 'read_bandwidth', 'matmul_rate']
 
 
 # from 01_cache_torch, One Step with a Cache
@@ -71,7 +72,28 @@ def generate_cached(self, prefix, num_tokens, temperature=1.0, top_k=None):
 
 
 # from 02_memory_torch, What Is Held
-def held_bytes(tensors):
+def held_bytes(arrays):
     """Bytes of the distinct buffers that these tensors keep alive."""
-    storages = [x.untyped_storage() for x in tensors]
+    storages = [x.untyped_storage() for x in arrays]
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
+# from 03_roofline_torch, Two Numbers of a Machine
+def read_bandwidth(megabytes, reps=10):
+    """Bytes per second of the fastest plain read, for each array size."""
+    rates = {}
+    for size in megabytes:
+        W = torch.ones(1024, size * 1000**2 // 4096, device=d2l.try_gpu())
+        x = W[:, 0]
+        rates[size] = max(W.nbytes / d2l.timeit(read, reps, pick=min)
+                          for read in (W.sum, lambda x=x, W=W: x @ W))
+    return rates
+
+
+def matmul_rate(orders, reps=10):
+    """fp32 FLOPs per second of square products, for each matrix order."""
+    rates = {}
+    for n in orders:
+        A = torch.ones(n, n, device=d2l.try_gpu())
+        rates[n] = 2 * n**3 / d2l.timeit(lambda A=A: A @ A, reps, pick=min)
+    return rates
