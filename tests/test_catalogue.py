@@ -117,6 +117,8 @@ def test_weights_in_other_bytes_than_the_cache():
     model = MODELS['Llama-3-8B']
     assert model.break_even() == 122_533
     assert model.break_even(4, weight_itemsize=1) == 30_634
+    assert model.break_even(weight_itemsize=1) == 61_267
+    assert model.weight_bytes() == model.weight_bytes(1) * 2
 
 
 def test_bad_counts_are_named():
@@ -152,7 +154,9 @@ def test_every_row_has_its_name_and_a_dated_source():
             assert re.search(r'\b20[012]\d\b', row.source), row.source
 
 
-def test_contexts_and_memories_as_published():
+def test_heads_contexts_and_memories_as_published():
+    assert [model.num_heads for model in MODELS.values()] == [
+        12, 64, 32, 32, 128, 9]
     assert {name: model.max_context for name, model in MODELS.items()} == {
         'GPT-2': 1024, 'Llama-2-70B': 4096, 'Llama-3-8B': 8192,
         'Mistral-7B': 32_768, 'DeepSeek-V2': 131_072, 'SmolLM2-135M': 8192}

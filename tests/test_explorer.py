@@ -2,6 +2,7 @@
 
 import re
 import sys
+from inspect import signature
 from types import ModuleType
 
 import nbformat
@@ -54,6 +55,12 @@ def test_as_many_sequences_fit_as_it_says_and_no_more(model, card, dtype,
     most = cache_report(**setting).sequences
     assert cache_report(**setting, batch=most + 1 + more).fits is False
     assert not most or cache_report(**setting, batch=most).fits is True
+
+
+def test_both_functions_have_the_same_defaults():
+    for function in (cache_report, explore_cache):
+        assert {name: parameter.default for name, parameter in signature(
+            function).parameters.items()} == START
 
 
 def test_a_total_of_just_the_capacity_fits():
@@ -167,7 +174,8 @@ def test_the_bar_is_weights_then_cache_against_the_cards_line(setting):
     assert cache.get_width() == pytest.approx(report.cache / gib)
     [line] = axes.lines
     assert line.get_xdata() == pytest.approx([report.capacity / gib] * 2)
-    assert axes.get_xlim()[1] > max(report.total, report.capacity) / gib
+    wide = max(report.total, report.capacity) / gib
+    assert axes.get_xlim()[0] == 0 and wide < axes.get_xlim()[1] < 1.2 * wide
     assert axes.get_xlabel() == 'memory (GiB)'
 
 
