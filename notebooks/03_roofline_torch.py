@@ -1,0 +1,543 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # How Fast Can It Go?
+#
+# A decode step reads every weight and the whole cache to write one token. It
+# cannot be faster than reading them. So before we measure a program, we can
+# say what the best program would do on the same machine: bytes divided by
+# bandwidth.
+#
+# In this lesson we measure two numbers of our machine, predict our own decode
+# speed from them, measure it, and then go after the difference with
+# experiments until we know where the time goes.
+
+# %%
+import torch
+from torch.nn import functional as F
+
+from d2l_ext import torch as d2l
+
+run = d2l.current_run()
+device = d2l.try_gpu()
+print(run)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# run: profile {profile}, text {text}, checkpoint {checkpoint}
+# ```
+
+# %%
+# megabytes, orders: of the arrays that we read, and of the matrices that we
+# multiply, to measure the machine; contexts: tokens cached; prompt: prefilled
+sizes = {
+    'small': dict(megabytes=(64, 256), orders=(512, 1024, 2048),
+                  contexts=(128, 512, 1024), prompt=512, reps=5),
+    'full': dict(megabytes=(256, 1024), orders=(2048, 4096, 8192),
+                 contexts=(512, 1024, 2048, 4096), prompt=2048, reps=20),
+}[run.profile]
+
+# %% [markdown]
+# ## Two Numbers of a Machine
+#
+# How many bytes per second can we read, and how many floating-point
+# operations per second can we do? For the first we read arrays far larger
+# than any cache of the processor, once by adding them up and once as the
+# matrix of a matrix-vector product. For the second we multiply square
+# matrices, $2n^3$ operations each. Other programs only ever make a run
+# slower, so we take the best of several repeats, and the best of all ways as
+# the machine's.
+
+# %%
+def read_bandwidth(megabytes, reps=10):  #@save
+    """Bytes per second of the fastest plain read, for each array size."""
+    rates = {}
+    for size in megabytes:
+        W = torch.ones(1024, size * 1000**2 // 4096, device=d2l.try_gpu())
+        x = W[:, 0]
+        rates[size] = max(W.nbytes / d2l.timeit(read, reps, pick=min)
+                          for read in (W.sum, lambda x=x, W=W: x @ W))
+    return rates
+
+def matmul_rate(orders, reps=10):  #@save
+    """fp32 FLOPs per second of square products, for each matrix order."""
+    rates = {}
+    for n in orders:
+        A = torch.ones(n, n, device=d2l.try_gpu())
+        rates[n] = 2 * n**3 / d2l.timeit(lambda A=A: A @ A, reps, pick=min)
+    return rates
+
+# %%
+reads = read_bandwidth(sizes['megabytes'])
+products = matmul_rate(sizes['orders'])
+for size, rate in reads.items():
+    print(f'read {size} MB: {rate / 1e9:.1f} GB/s')
+for n, rate in products.items():
+    print(f'multiply {n} x {n}: {rate / 1e9:.0f} GFLOP/s')
+bandwidth, flop_rate = max(reads.values()), max(products.values())
+print(f'ridge: {d2l.ridge(flop_rate, bandwidth):.1f} FLOP/byte')
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# read 64 MB: ~20 GB/s
+# read 256 MB: ~20 GB/s
+# multiply 512 x 512: ~105 GFLOP/s
+# multiply 1024 x 1024: ~110 GFLOP/s
+# multiply 2048 x 2048: ~100 GFLOP/s
+# ridge: ~5.5 FLOP/byte
+# ```
+#
+# For `full` stand the limits of the book's card, which no run of ours has
+# measured:
+#
+# ```output full
+# read 256 MB: ~1000 GB/s
+# read 1024 MB: ~1000 GB/s
+# multiply 2048 x 2048: ~83000 GFLOP/s
+# multiply 4096 x 4096: ~83000 GFLOP/s
+# multiply 8192 x 8192: ~83000 GFLOP/s
+# ridge: ~83 FLOP/byte
+# ```
+
+# %% [markdown]
+# The quotient of the two is the *ridge*. A computation that does fewer
+# operations per byte than that waits for memory, one that does more waits for
+# arithmetic. The same two numbers of some other devices, from their data
+# sheets:
+
+# %%
+for name, card in d2l.CARDS.items():
+    print(f'{name:13} {card.bandwidth / 1e9:5.0f} GB/s '
+          f'{card.flop_rate / 1e12:5.1f} TFLOP/s  ridge '
+          f'{d2l.ridge(card.flop_rate, card.bandwidth):3.0f} FLOP/byte')
+
+# %% [markdown] tags=["expected"]
+# ```output
+# RTX 4090 1008 GB/s 82.6 TFLOP/s ridge 82 FLOP/byte
+# T4 320 GB/s 8.1 TFLOP/s ridge 25 FLOP/byte
+# RTX 3060 12GB 360 GB/s 12.7 TFLOP/s ridge 35 FLOP/byte
+# A100 80GB SXM 2039 GB/s 19.5 TFLOP/s ridge 10 FLOP/byte
+# H100 80GB SXM 3350 GB/s 67.0 TFLOP/s ridge 20 FLOP/byte
+# H200 141GB 4800 GB/s 67.0 TFLOP/s ridge 14 FLOP/byte
+# Apple M2 100 GB/s 3.6 TFLOP/s ridge 36 FLOP/byte
+# ```
+
+# %% [markdown]
+# ## Counting Both Sides
+#
+# How many operations per byte does generation do? This quotient is called
+# *arithmetic intensity*. We take a model of GPT-2's size in 32 bits and a
+# context of 2048 tokens. Both phases read every weight once, and the keys and
+# values of 2048 tokens come in (decode) or go out (prefill): the same bytes.
+# The operations are $2N$ per new token, and for attention one product for the
+# score and one for the weighted sum, for each pair of a query and a key it
+# sees.
+
+# %%
+L, H, hd = 12, 12, 64
+model = d2l.GPT(50257, L * hd, H, L, max_len=8192).to(device).eval()
+N = sum(p.numel() for p in model.parameters())
+
+# %%
+moved = d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n=2048))
+for phase, new, cached in (('decode', 1, 2047), ('prefill', 2048, 0)):
+    dense = d2l.dense_flops(N, new)
+    flops = dense + d2l.attention_flops(L, H, hd, new, cached)
+    print(f'{phase}: {dense / 1e6:.0f} MFLOP / {moved / 1e6:.0f} MB = '
+          f'{d2l.intensity(dense, moved):.1f} FLOP/byte, with attention '
+          f'{d2l.intensity(flops, moved):.1f}')
+
+# %% [markdown] tags=["expected"]
+# ```output
+# decode: 247 MFLOP / 645 MB = 0.4 FLOP/byte, with attention 0.5
+# prefill: 506066 MFLOP / 645 MB = 784.4 FLOP/byte, with attention 904.2
+# ```
+
+# %% [markdown]
+# Decode lies below every ridge above, on a laptop and on an H200 alike;
+# prefill lies above them all. So one is bound by reading and the other by
+# arithmetic, and each should go as fast as *its* number allows.
+#
+# ## Predict, Then Measure
+#
+# First the prediction. `roofline_seconds` is the larger of two times, that of
+# the operations at our rate and that of the bytes at our bandwidth.
+
+# %%
+def work(n, new=1, batch=1):
+    """FLOPs and bytes of a pass after which n tokens are cached."""
+    flops = d2l.dense_flops(N, new * batch) + batch * d2l.attention_flops(
+        L, H, hd, new, n - new)
+    return flops, d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n, batch))
+
+def ceiling(n, new=1, batch=1):
+    """Tokens per second that the machine allows."""
+    return new * batch / d2l.roofline_seconds(
+        *work(n, new, batch), flop_rate, bandwidth)
+
+# %%
+@torch.inference_mode()
+def decode_seconds(model, n, batch=1):
+    """Median seconds of a step in the loop, after about n tokens."""
+    shape = batch, H, n, model.norm.weight.numel() // H
+    caches = [{name: torch.randn(shape, device=device) for name in 'kv'}
+              for blk in model.blks]
+    X = torch.zeros(batch, 1, dtype=torch.long, device=device)
+    return d2l.timeit(lambda: model.forward_cached(X, caches), sizes['reps'])
+
+@torch.inference_mode()
+def prefill_seconds(n):
+    """Seconds to read a prompt of n tokens."""
+    X = torch.zeros(1, n, dtype=torch.long, device=device)
+    return d2l.timeit(lambda: model.forward_cached(
+        X, [{} for _ in model.blks]), reps=1)
+
+# %%
+contexts, n = sizes['contexts'], sizes['prompt']
+seconds = {n: decode_seconds(model, n) for n in contexts}
+prefill = n / prefill_seconds(n)
+rows = [(f'decode n={n:5}', 1 / t, ceiling(n)) for n, t in seconds.items()]
+rows.append((f'prefill {n} tokens', prefill, ceiling(n, new=n)))
+for name, rate, most in rows:
+    print(f'{name}: ceiling {most:.0f} tokens/s, measured {rate:.1f}, '
+          f'{100 * rate / most:.0f} % of it')
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# decode n= 128: ceiling ~45 tokens/s, measured ~14, ~31 % of it
+# decode n= 512: ceiling ~42 tokens/s, measured ~12, ~28 % of it
+# decode n= 1024: ceiling ~40 tokens/s, measured ~10, ~25 % of it
+# prefill 512 tokens: ceiling ~530 tokens/s, measured ~295, ~56 % of it
+# ```
+#
+# For `full` the book gives the prefill and, at 2048, the decode rate; the
+# other decode rates follow from its latencies, and the ceilings from its
+# card. No run of ours has confirmed them.
+#
+# ```output full
+# decode n= 512: ceiling ~1880 tokens/s, measured ~102, ~5 % of it
+# decode n= 1024: ceiling ~1750 tokens/s, measured ~102, ~5 % of it
+# decode n= 2048: ceiling ~1550 tokens/s, measured ~72, ~5 % of it
+# decode n= 4096: ceiling ~1250 tokens/s, measured ~84, ~7 % of it
+# prefill 2048 tokens: ceiling ~290000 tokens/s, measured ~54992, ~19 % of it
+# ```
+
+# %% [markdown]
+# Reading a prompt handles many times more tokens per second than writing
+# does, with the same weights on the same machine. And decode, whose ceiling
+# is so much lower, does not even reach that: on our two cores it gets a
+# quarter to a half of it, less with a longer context; the book's GPU gets a
+# twentieth. Nobody beats the ceiling, though, and prefill comes close to its
+# own. We hold ourselves to that.
+
+# %%
+decode = 1 / seconds[contexts[-1]]
+assert prefill > 4 * decode, f'prefill {prefill}, decode {decode} tokens/s'
+for n, t in seconds.items():
+    share = 1 / t / ceiling(n)
+    assert 0.01 < share < 1.2, f'{share:.3f} of the ceiling at n={n}'
+
+# %% [markdown]
+# Several sequences at once share each weight that is read, so a batch raises
+# the intensity. How much of that do we get? Beside whole steps we time the
+# products with weights alone, for as many rows as there are sequences.
+
+# %%
+@torch.inference_mode()
+def weights_alone(rows=1):
+    """Seconds for every product with weights of a step, nothing else."""
+    x, y = (torch.randn(rows, 1, d, device=device) for d in (768, 2048))
+
+    def products():
+        for blk in model.blks:
+            attention, ffn = blk.attention, blk.ffn
+            for W in (attention.W_qkv, attention.W_o, ffn.W_g, ffn.W_1):
+                W(x)
+            ffn.W_2(y)
+        x @ model.token_emb.weight.T
+
+    return d2l.timeit(products, sizes['reps'])
+
+# %%
+n, by_batch = contexts[0], {}
+for batch in (1, 16):
+    by_batch[batch] = decode_seconds(model, n, batch)
+    rate, most = batch / by_batch[batch], ceiling(n, batch=batch)
+    print(f'batch {batch:2}: {rate:.1f} tokens/s, '
+          f'{100 * rate / most:.0f} % of the ceiling')
+    print(f'    a step {1e3 * by_batch[batch]:.0f} ms, its products with '
+          f'weights {1e3 * weights_alone(batch):.0f} ms')
+assert by_batch[16] < 12 * by_batch[1], (
+    f'16 sequences {by_batch[16]:.3f} s, one {by_batch[1]:.3f} s')
+
+# %% [markdown] tags=["expected"]
+# ```output
+# batch 1: ~18 tokens/s, ~38 % of the ceiling
+#     a step ~56 ms, its products with weights ~48 ms
+# batch 16: ~77 tokens/s, ~14 % of the ceiling
+#     a step ~208 ms, its products with weights ~150 ms
+# ```
+
+# %% [markdown]
+# Sixteen sequences take sixteen times the operations and far less than
+# sixteen times as long: reading the weights is paid once. But the share of
+# the ceiling falls, and the products alone say why: a product with a few rows
+# is no longer a single sweep over the weights, and the libraries' kernels for
+# it are made for many rows, not for sixteen.
+#
+# Both phases in one picture. The roofline is the most that the machine does
+# at each intensity: a slope where memory sets the pace, a plateau where
+# arithmetic does.
+
+# %%
+def placed(t, *args):
+    """Intensity (FLOP/byte) and rate (GFLOP/s) of a pass of t seconds."""
+    flops, moved = work(*args)
+    return d2l.intensity(flops, moved), flops / t / 1e9
+
+n = sizes['prompt']
+points = [[placed(t, n_) for n_, t in seconds.items()],
+          [placed(t, contexts[0], 1, b) for b, t in by_batch.items()],
+          [placed(n / prefill, n, n)]]
+xs, ys = zip(*(zip(*p, strict=True) for p in points), strict=True)
+slope = [2.0**i for i in range(-2, 11)]
+roof = [d2l.attainable(i, flop_rate, bandwidth) / 1e9 for i in slope]
+d2l.plot([slope, *xs], [roof, *ys], xscale='log', yscale='log',
+         xlabel='arithmetic intensity (FLOP/byte)', ylabel='rate (GFLOP/s)',
+         fmts=('-', 'o', '^', 's'), figsize=(5, 3.5), legend=[
+             'roofline', 'decode', 'decode in batches', 'prefill'])
+
+# %% [markdown] tags=["expected"]
+# ```output
+# [figure]
+# ```
+
+# %% [markdown]
+# ## It Is the Bytes
+#
+# That decode waits for memory is so far only a count. We test it with two
+# more models of twelve blocks and twelve heads. Their steps do the same
+# things in the same order; what differs is the width, and with it the bytes.
+# One moves about half as much as our model. The other is so narrow that it
+# fits into the processor's caches: its time is that of a step that moves
+# nothing.
+
+# %%
+narrow, half = (d2l.GPT(97, 12 * width, H, L, max_len=8192).to(device).eval()
+                for width in (2, 54))
+moved = [sum(p.nbytes for p in m.parameters()) for m in (narrow, half)]
+steps = [decode_seconds(m, 16) for m in (narrow, half)]
+moved.append(work(contexts[0])[1])
+steps.append(decode_seconds(model, contexts[0]))
+
+# %%
+for size, t in zip(moved, steps, strict=True):
+    print(f'{size / 1e6:.1f} MB: {1e3 * t:.1f} ms per step')
+more = moved[2] / moved[1]
+longer = (steps[2] - steps[0]) / (steps[1] - steps[0])
+print(f'{more:.1f} times the bytes: {longer:.1f} times the time, the '
+      'narrow model\'s taken off')
+assert 0.5 < longer / more < 2, f'{more:.2f} x bytes, {longer:.2f} x time'
+d2l.plot([size / 1e6 for size in moved],
+         [[1e3 * t for t in steps],
+          [1e3 * size / bandwidth for size in moved]],
+         xlabel='weights and cache (MB)', ylabel='time per step (ms)',
+         legend=['measured', 'bytes / bandwidth'])
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# 0.3 MB: ~8 ms per step
+# 242.2 MB: ~36 ms per step
+# 503.6 MB: ~68 ms per step
+# 2.1 times the bytes: ~2.1 times the time, the narrow model's taken off
+# [figure]
+# ```
+#
+# No run of ours has measured a GPU here:
+#
+# ```output full
+# 0.3 MB: ~1 ms per step
+# 242.2 MB: ~1 ms per step
+# 532.0 MB: ~1 ms per step
+# 2.2 times the bytes: ~2 times the time, the narrow model's taken off
+# [figure]
+# ```
+
+# %% [markdown]
+# Twice the bytes, about twice the time, and two things besides: a start at a
+# few milliseconds, and a slope steeper than the bandwidth asks for.
+#
+# ## Where the Rest Goes
+#
+# We split the step of the large model into three parts and time each alone:
+# the products with weights; the cache, which is appended to and attended to;
+# and the rest, for which the narrow model stands, since it runs the same code
+# on next to no data.
+
+# %%
+@torch.inference_mode()
+def cache_alone(n):
+    """Seconds to append a row and attend in every block, nothing else."""
+    caches = [[torch.randn(1, H, n, hd, device=device) for _ in 'kv']
+              for _ in range(L)]
+    row = torch.randn(1, H, 1, hd, device=device)
+
+    def append_and_attend():
+        for cache in caches:
+            cache[:] = [torch.cat([x, row], dim=2) for x in cache]
+            F.scaled_dot_product_attention(row, *cache)
+
+    return d2l.timeit(append_and_attend, sizes['reps'])
+
+# %%
+n = contexts[1]
+whole, cache = decode_seconds(model, n), d2l.cache_bytes(L, H, hd, n)
+parts = {'weights': (4 * N / bandwidth, weights_alone()),
+         'cache': (cache / bandwidth, cache_alone(n)), 'rest': (0, steps[0])}
+for name, (least, t) in parts.items():
+    print(f'{name:8} {1e3 * least:.1f} ms at full bandwidth, '
+          f'measured {1e3 * t:.1f} ms')
+total = sum(t for _, t in parts.values())
+print(f'sum {1e3 * total:.1f} ms, a whole step {1e3 * whole:.1f} ms')
+assert 0.4 < total / whole < 2.5, f'parts {total:.3f} s, step {whole:.3f} s'
+
+# %% [markdown] tags=["expected"]
+# ```output
+# weights ~21 ms at full bandwidth, measured ~48 ms
+# cache ~1.6 ms at full bandwidth, measured ~7 ms
+# rest 0.0 ms at full bandwidth, measured ~8 ms
+# sum ~63 ms, a whole step ~70 ms
+# ```
+
+# %% [markdown]
+# The three parts make up the step, to within the noise of such timings, so
+# there is no fourth one to look for. Each can be taken apart with an
+# experiment.
+#
+# ### The Weights
+#
+# A product of one row with a matrix reads each weight once, and yet it does
+# not run at the bandwidth that we measured. A library has several kernels,
+# and picks one by the shapes and by how the matrix lies in memory. Here is
+# the same product with the matrix stored either way.
+
+# %%
+x = torch.randn(1, 768, device=device)
+stored = {'(out, in)': [torch.randn(2048, 768, device=device).T
+                        for _ in range(36)],
+          '(in, out)': [torch.randn(768, 2048, device=device)
+                        for _ in range(36)]}
+with torch.inference_mode():
+    for name, matrices in stored.items():
+        t = d2l.timeit(lambda Ws=matrices: [x @ W for W in Ws], pick=min)
+        rate = sum(W.nbytes for W in matrices) / t
+        print(f'one row, weights stored {name}: {rate / 1e9:.1f} GB/s')
+print(f'plain read: {bandwidth / 1e9:.1f} GB/s')
+
+# %% [markdown] tags=["expected"]
+# ```output
+# one row, weights stored (out, in): ~8 GB/s
+# one row, weights stored (in, out): ~13 GB/s
+# plain read: ~20 GB/s
+# ```
+
+# %% [markdown] tags=["backend-only"] why="about nn.Linear"
+# `nn.Linear` stores `(out, in)`, which on this CPU is the slower way for a
+# single row, and that alone takes up most of the gap. The lesson on fast
+# decoding changes it.
+
+# %% [markdown]
+# ### The Cache
+#
+# Attention has to read the cache once. Whatever else touches it comes on top.
+
+# %% [markdown] tags=["backend-only"] why="a JAX cache does not grow"
+# Our cache grows by `cat`: each step allocates new memory for all keys and
+# values, reads the old ones, and writes them again. Writing one row into a
+# buffer that is there already touches only that row.
+
+# %% tags=["backend-only"] why="a JAX cache does not grow"
+@torch.inference_mode()
+def append_seconds(n):
+    """Seconds to add a row to all keys and values: (cat, slice)."""
+    row = torch.randn(1, H, 1, hd, device=device)
+    grown = [torch.randn(1, H, n, hd, device=device) for _ in range(2 * L)]
+    fixed = [torch.randn(1, H, n + 1, hd, device=device)
+             for _ in range(2 * L)]
+
+    def concatenate():
+        grown[:] = [torch.cat([x, row], dim=2) for x in grown]
+
+    def write():
+        for x in fixed:
+            x[:, :, n:] = row
+
+    return (d2l.timeit(concatenate, pick=min), d2l.timeit(write, pick=min))
+
+for n in contexts:
+    cat, cut = append_seconds(n)
+    print(f'n={n:5}: cat {1e3 * cat:.2f} ms, slice {1e3 * cut:.2f} ms')
+assert cut < cat / 2, f'slice {cut:.6f} s, cat {cat:.6f} s at n={n}'
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# n= 128: cat ~0.6 ms, slice ~0.1 ms
+# n= 512: cat ~3 ms, slice ~0.1 ms
+# n= 1024: cat ~6 ms, slice ~0.1 ms
+# ```
+#
+# No run of ours has measured a GPU here:
+#
+# ```output full
+# n= 512: cat ~1 ms, slice ~1 ms
+# n= 1024: cat ~1 ms, slice ~1 ms
+# n= 2048: cat ~1 ms, slice ~1 ms
+# n= 4096: cat ~1 ms, slice ~1 ms
+# ```
+
+# %% [markdown]
+# ### The Rest
+#
+# What is left is the cost of asking for work. Twelve blocks are some three
+# hundred small operations, and each has to be found, checked and started.
+
+# %% [markdown] tags=["backend-only"] why="JAX starts one compiled program"
+# Python starts each of them here, and a step of the narrow model shows the
+# sum: a few microseconds for each operation, whatever its size. On two CPU
+# cores that is a tenth of the step. On the book's GPU, which reads all the
+# weights in half a millisecond, it is nearly everything, and the reason why
+# its step takes the same ten milliseconds at every context.
+
+# %% tags=["backend-only"] why="JAX starts one compiled program"
+print(f'narrow model: {1e3 * steps[0]:.1f} ms per step, '
+      f'{1e6 * steps[0] / L:.0f} microseconds per block')
+
+# %% [markdown] tags=["expected"]
+# ```output
+# narrow model: ~7 ms per step, ~600 microseconds per block
+# ```
+
+# %% [markdown]
+# ## What This Shows, and What It Does Not
+#
+# * Bytes over bandwidth is a ceiling that can be worked out before a line of
+#   code is written. It tells two things apart that look alike: a slow
+#   program, and a fast one that is asked for the impossible.
+# * Decode is bound by bytes: its time grows with the bytes of the weights,
+#   and not as the operations do. Prefill does as many operations per token
+#   and many more tokens per second.
+# * What is missing to the ceiling has an address: kernels that read below the
+#   bandwidth, a cache that is copied, the cost of starting work. Their sum is
+#   the step, within a factor that we state; timings on a shared machine do
+#   not carry more.
+# * Our bandwidth is the best of two plain loops, so the true ceiling may be
+#   higher. Shares of it are for comparing programs on one machine, not
+#   machines.
+# * We changed nothing yet. Sharing heads moves fewer bytes, which is the next
+#   lesson; the lesson on fast decoding takes on the three parts one by one.
