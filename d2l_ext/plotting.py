@@ -77,6 +77,9 @@ def plot(X, Y=None, xlabel=None, ylabel=None, legend=(), xlim=None,
         if scale == 'log':
             label_log_ticks(axes, which, np.unique(np.concatenate(
                 [x for x, _ in lines])))
-    if legend:
-        axes.legend(legend, fontsize='small' if len(legend) > 4 else None)
+    if len(legend) > 4:  # beside the axes, where it hides no line
+        axes.legend(legend, fontsize='small', loc='center left',
+                    bbox_to_anchor=(1, 0.5))
+    elif legend:
+        axes.legend(legend)
     axes.grid(alpha=0.4)
