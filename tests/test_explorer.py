@@ -216,7 +216,8 @@ def test_the_controls_start_as_asked_and_show_text_and_bar(box):
                               'kv_heads', 'latent', 'window', 'sinks']
     text = re.sub('<div.*', '', shown.value, flags=re.DOTALL)
     assert text == '<p>' + '<br>'.join(LINES.splitlines()) + '</p>'
-    assert shown.value.count('<svg') == 1 == shown.value.count('role="img"')
+    label = f'role="img" aria-label="{LINES.splitlines()[1]}"><svg'
+    assert shown.value.count('<svg') == 1 == shown.value.count(label)
 
 
 def test_every_control_takes_the_start(box):
