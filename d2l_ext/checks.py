@@ -60,6 +60,14 @@ def check_heads(num_hiddens, num_heads, rope=False):
                          f'{num_hiddens // num_heads}')
 
 
+def check_kv_heads(num_hiddens, num_heads, num_kv_heads, rope=False):
+    check_heads(num_hiddens, num_heads, rope)
+    check_sizes(num_kv_heads=num_kv_heads)
+    if num_heads % num_kv_heads:
+        raise ValueError(f'num_heads={num_heads} is no multiple of '
+                         f'num_kv_heads={num_kv_heads}')
+
+
 def check_dropout(dropout):
     if not 0 <= dropout < 1:
         raise ValueError(f'dropout={dropout}: expected 0 or more, below 1')

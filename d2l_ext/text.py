@@ -143,17 +143,19 @@ class BPETokenizer:
 class Windows:
     """Batches (X, Y) of windows over a corpus, Y one token ahead of X.
 
-    starts: first token of each window; X, Y: (B, num_steps) int32. With a
-    seed the windows are shuffled, anew on each pass, and a last batch that
-    is not full is left out, so that every batch has the same shape. A batch
-    is gathered when it is asked for: nothing is copied ahead.
+    starts: first token of each window; X, Y: (B, num_steps), what to_array
+    makes of int32 ids. With a seed the windows are shuffled, anew on each
+    pass, and a last batch that is not full is left out, so that every batch
+    has the same shape. A batch is gathered when it is asked for: nothing is
+    copied ahead.
     """
 
-    def __init__(self, corpus, starts, num_steps, batch_size, seed=None):
+    def __init__(self, corpus, starts, num_steps, batch_size, to_array,
+                 seed=None):
         self.windows = np.lib.stride_tricks.sliding_window_view(
             corpus, num_steps + 1)
         self.starts, self.batch_size, self.seed = starts, batch_size, seed
-        self.passes = 0
+        self.to_array, self.passes = to_array, 0
 
     def __len__(self):
         full, rest = divmod(len(self.starts), self.batch_size)
@@ -168,16 +170,17 @@ class Windows:
         for i in range(len(self)):
             batch = starts[i * self.batch_size:(i + 1) * self.batch_size]
             window = self.windows[batch]
-            yield window[:, :-1], window[:, 1:]
+            yield self.to_array(window[:, :-1]), self.to_array(window[:, 1:])
 
 
 class TimeMachineText:
-    """The text of this run as token ids, and its windows as NumPy arrays.
+    """The text of this run in batches (X, Y) of (batch_size, num_steps) ids.
 
-    tokenization: 'char' (letters a to z, everything else one space) or
-    'bpe' (a `BPETokenizer` of vocab_size, learnt on the text). Training
-    windows start at tokens 0 .. num_train - 1, validation windows at the
-    next num_val. ValueError if the text is too short for that.
+    Y is X one token later. tokenization: 'char' (letters a to z, everything
+    else one space) or 'bpe' (a `BPETokenizer` of vocab_size, learnt on the
+    text). Training windows start at tokens 0 .. num_train - 1, validation
+    windows at the next num_val. ValueError if the text is too short for
+    that. A backend says in `to_array` what its batches are made of.
     """
 
     def __init__(self, batch_size, num_steps, num_train=10000, num_val=5000,
@@ -216,9 +219,18 @@ class TimeMachineText:
                      else BPETokenizer(self.vocab_size).train(text))
         return np.array(vocab.encode(text), dtype=np.int32), vocab
 
-    def windows(self, train):
-        """Loader of the training or the validation windows."""
-        starts = (range(self.num_train) if train else
-                  range(self.num_train, self.num_train + self.num_val))
+    @staticmethod
+    def to_array(ids):
+        """A NumPy array of ids as what the model takes."""
+        return ids
+
+    def train_dataloader(self):
+        """Training batches, shuffled anew on each pass."""
+        return Windows(self.corpus, range(self.num_train), self.num_steps,
+                       self.batch_size, self.to_array, self.seed)
+
+    def val_dataloader(self):
+        """Validation batches in the order of the text."""
+        starts = range(self.num_train, self.num_train + self.num_val)
         return Windows(self.corpus, starts, self.num_steps, self.batch_size,
-                       self.seed if train else None)
+                       self.to_array)

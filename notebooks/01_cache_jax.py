@@ -279,8 +279,10 @@ def forward_step(self, X, ks, vs, i, t):
 def init_cache(model, batch_size, max_len):  #@save
     """Empty keys and values, two arrays (blocks, B, max_len, H, hd)."""
     V, D = model.token_emb.embedding.shape
-    H = model.blks[0].attention.num_heads
-    shape = len(model.blks), batch_size, max_len, H, D // H
+    attention = model.blks[0].attention
+    H = attention.num_heads
+    G = getattr(attention, 'num_kv_heads', H)  # fewer if heads share them
+    shape = len(model.blks), batch_size, max_len, G, D // H
     dtype = model.token_emb.embedding.dtype
     return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
 

@@ -1,6 +1,7 @@
 """Vocabularies, byte pairs and windows: the same in both backends."""
 
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -109,21 +110,51 @@ def test_windows_are_where_the_book_puts_them(backend, own_text):
     assert len(data.val_dataloader()) == 3  # the last one holds two
 
 
-def test_both_backends_see_the_same_batches(own_text):
-    """Same seed, same order; another pass, another order."""
+def passes_over(data, num_passes=3):
+    """Training batches (passes, batches, X or Y, B, T) as NumPy."""
+    loader = data.train_dataloader()
+    return np.array([[[np.asarray(X), np.asarray(Y)] for X, Y in loader]
+                     for _ in range(num_passes)])
+
+
+@pytest.mark.parametrize('tokenization', ['char', 'bpe'])
+def test_both_backends_see_the_same_batches(own_text, tokenization):
+    """Same seed, same order in every pass; each pass has its own order."""
     from backends import BACKENDS
-    passes = []
-    for backend in BACKENDS.values():
-        loader = backend.d2l.TimeMachine(
-            5, 6, 40, 5, tokenization='bpe', vocab_size=280
-        ).train_dataloader()
-        passes.append([[np.asarray(X) for X, _ in loader] for _ in range(2)])
-    other = backend.d2l.TimeMachine(5, 6, 40, 5, tokenization='bpe',
-                                    vocab_size=280, seed=1)
-    other = [np.asarray(X) for X, _ in other.train_dataloader()]
-    np.testing.assert_array_equal(passes[0], passes[1])
-    assert not np.array_equal(passes[0][0], other)
-    assert not np.array_equal(passes[0][0], passes[0][1])
+
+    def passes(backend, seed=0):
+        return passes_over(backend.d2l.TimeMachine(
+            5, 6, 40, 5, tokenization, vocab_size=280, seed=seed))
+
+    torch, jax = (passes(backend) for backend in BACKENDS.values())
+    np.testing.assert_array_equal(torch, jax)
+    assert not np.array_equal(torch, passes(BACKENDS['torch'], seed=1))
+    first, second, third = torch
+    for one, other in ((first, second), (second, third), (third, first)):
+        assert not np.array_equal(one, other)
+
+
+def test_a_new_loader_starts_with_the_first_pass(own_text):
+    """So two trainings on one `data` see the same batches."""
+    data = TimeMachineText(4, 8, 100, 20, tokenization='char')
+    np.testing.assert_array_equal(passes_over(data, 2), passes_over(data, 2))
+
+
+def test_windows_are_not_copied_ahead(backend, own_text):
+    """They are views of the corpus; a pass never holds all of them."""
+    data = backend.d2l.TimeMachine(4, 64, 3000, 20, tokenization='char')
+    next(iter(data.train_dataloader()))  # a first conversion loads modules
+    tracemalloc.start()
+    try:
+        loader = data.train_dataloader()
+        for _ in loader:
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.shares_memory(loader.windows, data.corpus)
+    copies = 3000 * 65 * data.corpus.itemsize
+    assert peak < copies / 5, f'{peak} bytes, all windows are {copies}'
 
 
 def test_a_vocabulary_serves_another_text(own_text):

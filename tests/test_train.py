@@ -5,6 +5,8 @@ import signal
 import numpy as np
 import pytest
 
+from d2l_ext.training import run_steps
+
 
 def model_and_data(backend, **kwargs):
     data = backend.d2l.TimeMachine(8, 16, 2000, 50, tokenization='char')
@@ -99,6 +101,115 @@ def test_an_interrupted_training_keeps_what_it_has(
     assert len(losses) == 2
     assert 'stopped after 2 of 9 steps' in capsys.readouterr().out
     assert np.isfinite(backend.d2l.val_loss(model, data))
+
+
+@pytest.mark.slow
+def test_validating_changes_nothing(backend, own_text, capsys):
+    """The same losses, dropout acting, with validation after steps 2 and 4."""
+    data = model_and_data(backend)[1]
+    runs, models = [], []
+    for num_steps, eval_every in ((5, 0), (5, 2), (4, 0)):
+        models.append(backend.gpt(len(data.vocab), 24, 3, 1, dropout=0.5))
+        runs.append(backend.d2l.train_lm(
+            models[-1], data, backend.optimizer(models[-1], 1e-2), num_steps,
+            eval_every))
+    np.testing.assert_allclose(runs[0], runs[1], rtol=1e-5)
+    assert runs[0].evaluations == []
+    (first, _), (last, loss) = runs[1].evaluations
+    assert (first, last) == (2, 4)
+    assert abs(loss - backend.d2l.val_loss(models[2], data)) < 1e-5
+    assert capsys.readouterr().out.count('\n') == 2
+
+
+@pytest.mark.parametrize('wrong', [
+    dict(eval_every=-1), dict(eval_every=2.5), dict(eval_every=True),
+    dict(num_steps=1e3)])
+def test_counts_that_are_none_are_refused(backend, own_text, wrong):
+    """By name and before any work: the model keeps its mode."""
+    model, data = model_and_data(backend)
+    model.train()
+    [(name, value)] = wrong.items()
+    with pytest.raises(ValueError, match=f'{name}={value}: expected a whole'):
+        backend.d2l.train_lm(model, data, None, **{'num_steps': 3, **wrong})
+    dropout = model.blks[0].dropout
+    assert (dropout.training if backend.name == 'torch'
+            else not dropout.deterministic)
+
+
+class Model:
+    """Only the two modes of a model."""
+
+    mode = None
+
+    def train(self):
+        self.mode = 'training'
+
+    def eval(self):
+        self.mode = 'evaluation'
+
+
+def fake_run(losses, validations, eval_every=2):
+    """The loop on losses that are given; an exception in one is raised."""
+    model, given = Model(), {'step': iter(losses), 'val': iter(validations)}
+
+    def next_of(name):
+        assert model.mode == 'training'
+        value = next(given[name])
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    try:
+        return run_steps(model, [('X', 'Y')], len(losses), eval_every,
+                         step=lambda X, Y: next_of('step'),
+                         validate=lambda: next_of('val'))
+    finally:
+        assert model.mode == 'evaluation'
+
+
+def test_one_line_per_validation(capsys):
+    """The mean is over the steps since the last line; none at the end."""
+    losses = fake_run([3.0, 2.0, 1.5, 1.0, 0.5], [2.25, 1.125])
+    assert capsys.readouterr().out == (
+        'step    2: training loss 2.500 (mean of 2), validation loss 2.250\n'
+        'step    4: training loss 1.250 (mean of 2), validation loss 1.125\n')
+    assert isinstance(losses, list) and losses == [3.0, 2.0, 1.5, 1.0, 0.5]
+    assert losses.evaluations == [(2, 2.25), (4, 1.125)]
+
+
+def test_a_validation_at_the_last_step_is_the_last():
+    assert fake_run([3.0, 2.0], [2.5]).evaluations == [(2, 2.5)]
+
+
+def test_an_interrupted_validation_keeps_the_losses(capsys):
+    losses = fake_run([3.0, 2.0, 1.0], [KeyboardInterrupt()])
+    assert losses == [3.0, 2.0] and losses.evaluations == []
+    assert 'stopped after 2 of 3 steps' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('losses, validations, message', [
+    ([3.0, np.inf], [2.0], '^loss inf at step 2: .*smaller learning rate'),
+    ([3.0, 2.0, 1.0], [np.nan], '^validation loss nan at step 2: .*smaller')])
+def test_each_kind_of_loss_must_be_finite(losses, validations, message):
+    with pytest.raises(ValueError, match=message):
+        fake_run(losses, validations)
+
+
+@pytest.mark.slow
+def test_a_batch_costs_little_beside_a_step(backend, own_text):
+    """Under a twentieth of a step of a model far smaller than a lesson's."""
+    data = backend.d2l.TimeMachine(16, 64, 3000, 50, tokenization='char')
+    model = backend.gpt(len(data.vocab), 64, 4, 2)
+    optimizer = backend.optimizer(model, 1e-3)
+    batches = iter(data.train_dataloader())
+    X, Y = next(batches)
+
+    def step():
+        return backend.d2l.train.train_step(model, optimizer, X, Y).item()
+
+    batch = backend.d2l.timeit(lambda: next(batches), pick=min)
+    step = backend.d2l.timeit(step, reps=5, pick=min)
+    assert batch < step / 20, f'{batch * 1e3:.2f} of {step * 1e3:.2f} ms'
 
 
 def test_jax_compiles_one_training_step(own_text):

@@ -4,12 +4,14 @@ What these notebooks mark #@save:
     01_cache_jax
     02_memory_jax
     03_roofline_jax
+    04_gqa_jax
 """
 
 import operator
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from d2l_ext import jax as d2l
 
@@ -22,6 +24,7 @@ __all__ = [
     'held_bytes',
     'read_bandwidth',
     'matmul_rate',
+    'GQAAttention',
 ]
 
 
@@ -46,8 +49,10 @@ def forward_step(self, X, ks, vs, i, t):
 def init_cache(model, batch_size, max_len):
     """Empty keys and values, two arrays (blocks, B, max_len, H, hd)."""
     V, D = model.token_emb.embedding.shape
-    H = model.blks[0].attention.num_heads
-    shape = len(model.blks), batch_size, max_len, H, D // H
+    attention = model.blks[0].attention
+    H = attention.num_heads
+    G = getattr(attention, 'num_kv_heads', H)  # fewer if heads share them
+    shape = len(model.blks), batch_size, max_len, G, D // H
     dtype = model.token_emb.embedding.dtype
     return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
 
@@ -129,3 +134,51 @@ def matmul_rate(orders, reps=10):
         rates[n] = 2 * n**3 / d2l.timeit(lambda A=A: multiply(A, A), reps,
                                          pick=min)
     return rates
+
+
+# from 04_gqa_jax, Which Head Reads What
+class GQAAttention(nnx.Module):
+    """Attention whose query heads share keys and values in groups.
+
+    queries: (B, T, D), keys and values: (B, S, D), valid_lens: (B,) or (B, T)
+    numbers of keys; returns (B, T, D) and None, as the fused kernel keeps no
+    weights. causal: query i sees j <= i + S - T. ValueError for heads that do
+    not divide evenly.
+    """
+
+    def __init__(self, num_hiddens, num_heads, num_kv_heads, bias=False,
+                 rope=False, causal=True, base=10000, rngs=None):
+        d2l.check_kv_heads(num_hiddens, num_heads, num_kv_heads, rope)
+        rngs = rngs or nnx.Rngs(0)
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.rope, self.causal, self.base = rope, causal, base
+        width = num_hiddens // num_heads * num_kv_heads
+        self.W_q, self.W_k, self.W_v, self.W_o = (
+            nnx.Linear(num_hiddens, d, use_bias=bias, rngs=rngs)
+            for d in (num_hiddens, width, width, num_hiddens))
+
+    def project(self, queries, keys, values, offset=0):
+        """q (B, T, H, hd), k and v (B, S, G, hd); queries start at offset."""
+        q, k, v = (
+            W(X).reshape(*X.shape[:2], heads, -1) for W, X, heads in (
+                (self.W_q, queries, self.num_heads),
+                (self.W_k, keys, self.num_kv_heads),
+                (self.W_v, values, self.num_kv_heads)))
+        if self.rope:
+            last = k.shape[1] - q.shape[1]  # queries are the latest tokens
+            q = d2l.rope(q, offset + last, self.base)
+            k = d2l.rope(k, offset, self.base)
+        return q, k, v
+
+    def __call__(self, queries, keys, values, valid_lens=None):
+        q, k, v = self.project(queries, keys, values)
+        T, S = q.shape[1], k.shape[1]
+        if valid_lens is None and (T == S or not self.causal):
+            Y = jax.nn.dot_product_attention(q, k, v, is_causal=self.causal)
+        else:
+            mask = jnp.broadcast_to(d2l.attention_mask(
+                T, S, valid_lens, self.causal), (len(q), 1, T, S))
+            Y = jax.nn.dot_product_attention(q, k, v, mask=mask)
+            # the fused kernel averages where a row sees nothing
+            Y = jnp.where(mask.any(-1).swapaxes(1, 2)[..., None], Y, 0)
+        return self.W_o(Y.reshape(queries.shape)), None

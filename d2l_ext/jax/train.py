@@ -1,13 +1,10 @@
 """Training and validation of a language model."""
 
-import itertools
-import math
-
 import jax
 import optax
 from flax import nnx
 
-from ..utils import interrupts_deferred, progress
+from ..training import run_steps
 from .device import evaluation
 
 __all__ = ['lm_loss', 'train_lm', 'val_loss']
@@ -28,31 +25,21 @@ def train_step(model, optimizer, X, Y):
     return loss
 
 
-def train_lm(model, data, optimizer, num_steps):
+def train_lm(model, data, optimizer, num_steps, eval_every=0):
     """Take num_steps optimizer steps; returns the loss of each, in nats.
 
     optimizer: an `nnx.Optimizer` on the model's `nnx.Param`. Passes over
-    the training batches as often as needed. Stopped by hand, it returns the
-    losses so far and the model stays as trained. ValueError if the loss is
-    no longer finite. Leaves the model in evaluation mode.
+    the training batches as often as needed. After every eval_every steps,
+    if that is not 0, prints a line with the validation loss; the list that
+    is returned keeps them as `evaluations`, pairs of step and loss. Stopped
+    by hand, it returns the losses so far and the model stays as trained.
+    ValueError if a loss is no longer finite. Leaves the model in evaluation
+    mode.
     """
-    model.train()
-    passes = itertools.chain.from_iterable(
-        itertools.repeat(data.train_dataloader()))
-    losses = []
-    try:
-        for _ in progress(range(num_steps), 'train'):
-            X, Y = next(passes)
-            with interrupts_deferred():
-                losses.append(train_step(model, optimizer, X, Y).item())
-            if not math.isfinite(losses[-1]):
-                raise ValueError(f'loss {losses[-1]} at step {len(losses)}: '
-                                 'try a smaller learning rate')
-    except KeyboardInterrupt:
-        print(f'stopped after {len(losses)} of {num_steps} steps')
-    finally:
-        model.eval()
-    return losses
+    return run_steps(
+        model, data.train_dataloader(), num_steps, eval_every,
+        step=lambda X, Y: train_step(model, optimizer, X, Y).item(),
+        validate=lambda: val_loss(model, data))
 
 
 def val_loss(model, data):

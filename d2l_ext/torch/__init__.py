@@ -1,7 +1,13 @@
 """The book's namespace in PyTorch: `from d2l_ext import torch as d2l`."""
 
 from ..catalogue import CARDS, MODELS
-from ..checks import check_prompt, check_room, check_same, check_sampling
+from ..checks import (
+    check_kv_heads,
+    check_prompt,
+    check_room,
+    check_same,
+    check_sampling,
+)
 from ..explorer import explore_cache
 from ..formulas import (
     attainable,
@@ -38,6 +44,7 @@ from .weights import *
 # last: what the notebooks save builds on all of the above
 # isort: split
 from .saved import *
+from .cached_gqa import *
 
 __all__ = sorted(name for name, value in globals().items()
                  if not name.startswith('_') and hasattr(value, '__doc__')

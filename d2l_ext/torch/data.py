@@ -8,31 +8,12 @@ __all__ = ['TimeMachine']
 
 
 class TimeMachine(TimeMachineText):
-    """The run's text in batches (X, Y) of (batch_size, num_steps) ids.
+    """`d2l_ext.text.TimeMachineText` whose batches are tensors of int64 ids.
 
-    Y is X one token later. Arguments, attributes and errors as in
-    `d2l_ext.text.TimeMachineText`; the same seed gives the same batches in
-    both backends.
+    The same seed gives the same batches in both backends.
     """
 
-    def train_dataloader(self):
-        """Training batches, shuffled anew on each pass."""
-        return TensorBatches(self.windows(train=True))
-
-    def val_dataloader(self):
-        """Validation batches in the order of the text."""
-        return TensorBatches(self.windows(train=False))
-
-
-class TensorBatches:
-    """A loader of NumPy batches that yields tensors of int64 ids."""
-
-    def __init__(self, windows):
-        self.windows = windows
-
-    def __len__(self):
-        return len(self.windows)
-
-    def __iter__(self):
-        for X, Y in self.windows:
-            yield torch.from_numpy(X).long(), torch.from_numpy(Y).long()
+    @staticmethod
+    def to_array(ids):
+        """A NumPy array of ids as what the model takes."""
+        return torch.from_numpy(ids).long()

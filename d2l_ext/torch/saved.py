@@ -4,14 +4,16 @@ What these notebooks mark #@save:
     01_cache_torch
     02_memory_torch
     03_roofline_torch
+    04_gqa_torch
 """
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from d2l_ext import torch as d2l
 
-__all__ = ['held_bytes', 'read_bandwidth', 'matmul_rate']
+__all__ = ['held_bytes', 'read_bandwidth', 'matmul_rate', 'GQAAttention']
 
 
 # from 01_cache_torch, One Step with a Cache
@@ -97,3 +99,50 @@ def matmul_rate(orders, reps=10):
         A = torch.ones(n, n, device=d2l.try_gpu())
         rates[n] = 2 * n**3 / d2l.timeit(lambda A=A: A @ A, reps, pick=min)
     return rates
+
+
+# from 04_gqa_torch, Which Head Reads What
+class GQAAttention(nn.Module):
+    """Attention whose query heads share keys and values in groups.
+
+    queries: (B, T, D), keys and values: (B, S, D), valid_lens: (B,) or (B, T)
+    numbers of keys; returns (B, T, D). causal: query i sees j <= i + S - T.
+    ValueError for heads that do not divide evenly.
+    """
+
+    def __init__(self, num_hiddens, num_heads, num_kv_heads, bias=False,
+                 rope=False, causal=True, base=10000):
+        super().__init__()
+        d2l.check_kv_heads(num_hiddens, num_heads, num_kv_heads, rope)
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.rope, self.causal, self.base = rope, causal, base
+        width = num_hiddens // num_heads * num_kv_heads
+        self.W_q = nn.Linear(num_hiddens, num_hiddens, bias=bias)
+        self.W_k = nn.Linear(num_hiddens, width, bias=bias)
+        self.W_v = nn.Linear(num_hiddens, width, bias=bias)
+        self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
+
+    def project(self, queries, keys, values, offset=0):
+        """q (B, H, T, hd), k and v (B, G, S, hd); queries start at offset."""
+        q = self.W_q(queries).unflatten(-1, (self.num_heads, -1))
+        k, v = (W(X).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2)
+                for W, X in ((self.W_k, keys), (self.W_v, values)))
+        q = q.transpose(1, 2)
+        if self.rope:
+            last = k.shape[2] - q.shape[2]  # queries are the latest tokens
+            q = d2l.rope(q, offset + last, self.base)
+            k = d2l.rope(k, offset, self.base)
+        return q, k, v
+
+    def forward(self, queries, keys, values, valid_lens=None):
+        q, k, v = self.project(queries, keys, values)
+        (B, H, T, hd), (_, G, S, _) = q.shape, k.shape
+        if valid_lens is None and (T == S or not self.causal):
+            Y = F.scaled_dot_product_attention(
+                q, k, v, is_causal=self.causal, enable_gqa=True)
+        else:  # the fused kernel gives nan where a row sees nothing
+            mask = d2l.attention_mask(T, S, valid_lens, self.causal, q.device)
+            mask = torch.cat([mask] * (H // G), dim=-2)      # (.., H/G * T, S)
+            q = q.reshape(B, G, H // G * T, hd)
+            Y = d2l.attention_weights(q, k, mask) @ v
+        return self.W_o(Y.reshape(B, H, T, hd).transpose(1, 2).flatten(2))
