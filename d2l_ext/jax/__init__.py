@@ -43,8 +43,8 @@ from .weights import *
 
 # last: what the notebooks save builds on all of the above
 # isort: split
-from .saved import *
 from .cached_gqa import *
+from .saved import *
 
 __all__ = sorted(name for name, value in globals().items()
                  if not name.startswith('_') and hasattr(value, '__doc__')
