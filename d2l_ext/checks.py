@@ -87,6 +87,8 @@ def check_room(start, new, max_len):
     if start + new > max_len:
         raise ValueError(f'{start} tokens + {new} new > {max_len}, '
                          'the most there is room for')
+    if new < 1:
+        raise ValueError('no new tokens: a pass takes at least one')
 
 
 def check_prompt(prefix, num_tokens, max_len, vocab_size):
@@ -110,7 +112,8 @@ def check_prompt(prefix, num_tokens, max_len, vocab_size):
     if not isinstance(num_tokens, Integral) or num_tokens < 0:
         raise ValueError(f'num_tokens={num_tokens!r}: expected a whole '
                          'number, 0 or more')
-    check_room(len(prefix), num_tokens, max_len)
+    if num_tokens or len(prefix) > max_len:
+        check_room(len(prefix), num_tokens, max_len)
     return prefix
 
 

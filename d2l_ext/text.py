@@ -59,9 +59,15 @@ class Vocab:
         return self.token_to_idx.get(tokens, self.unk)
 
     def to_tokens(self, indices):
-        """Token of an id, or list of tokens of a list of ids."""
+        """Token of an id, or list of tokens of a list of ids.
+
+        IndexError for an id that is not in the vocabulary.
+        """
         if hasattr(indices, '__len__'):
-            return [self.idx_to_token[int(i)] for i in indices]
+            return [self.to_tokens(i) for i in indices]
+        if not 0 <= indices < len(self):
+            raise IndexError(f'token id {indices} is not in a vocabulary of '
+                             f'{len(self)}')
         return self.idx_to_token[int(indices)]
 
     def encode(self, text):

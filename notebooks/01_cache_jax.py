@@ -371,14 +371,14 @@ splits = {'all at once': [48], 'halves': [24, 24],
           'ragged': [1, 16, 24] + 7 * [1], 'one by one': 48 * [1]}
 for name, chunks in splits.items():
     worst = max(cache_error(model, X, chunks) for model in models.values())
-    print(f'{name} ({len(chunks)} chunks): max difference {worst:.2e}')
+    print(f'{name} (chunks: {len(chunks)}): max difference {worst:.2e}')
 
 # %% [markdown] tags=["expected"]
 # ```output
-# all at once (1 chunks): max difference <1e-5
-# halves (2 chunks): max difference <1e-5
-# ragged (10 chunks): max difference <1e-5
-# one by one (48 chunks): max difference <1e-5
+# all at once (chunks: 1): max difference <1e-5
+# halves (chunks: 2): max difference <1e-5
+# ragged (chunks: 10): max difference <1e-5
+# one by one (chunks: 48): max difference <1e-5
 # ```
 
 # %% [markdown]

@@ -458,3 +458,12 @@ def test_jax_cached_forward_works_in_a_traced_loop():
 
     error = np.abs(read(model, X)[:, 0] - model(X)[0]).max()
     assert error < TOLERANCE, f'off by {error:.1e}'
+
+
+def test_an_empty_chunk_is_refused(backend):
+    """No new token, no logits: a pass and a cached pass say so alike."""
+    model, X = gpt(backend), ids(0, B, 0)
+    with pytest.raises(ValueError, match='takes at least one'):
+        backend.eager(model, X)
+    with pytest.raises(ValueError, match='takes at least one'):
+        backend.feed(model, backend.empty(model, B, SLOTS), X, 0)

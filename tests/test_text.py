@@ -22,6 +22,9 @@ def test_vocab_orders_by_falling_frequency():
     assert vocab['a'] == 1 and vocab[['r', 'x']] == [3, 0]
     assert vocab.to_tokens([1, 0]) == ['a', '<unk>']
     assert vocab.to_tokens(2) == vocab.to_tokens(np.int64(2)) == 'b'
+    for wrong in (-1, len(vocab)):
+        with pytest.raises(IndexError, match=f'token id {wrong} is not in'):
+            vocab.to_tokens([1, wrong])
     assert vocab.decode(vocab.encode('cab')) == 'cab'
     assert Vocab('cabcab').idx_to_token == ['<unk>', 'a', 'b', 'c']
 
