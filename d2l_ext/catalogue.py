@@ -4,13 +4,16 @@ Numbers of parameters are exact for the widths in the source, except that of
 DeepSeek-V2, which is rounded to a billion and counts all experts.
 
 Cards have the peaks of their data sheets, which no program reaches; we
-measured none of them. The rate is that of fp32 without tensor cores. GB are
-decimal, as data sheets write them; a driver often reports a little more.
+measured none of them. The rate is that of fp32 without tensor cores. Memory is
+sold in GB and made in GiB, so a "24 GB" card has 24 GiB, of which a driver
+keeps a little.
 """
 
 from dataclasses import dataclass
 
 from . import formulas
+
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -100,17 +103,17 @@ MODELS = {model.name: model for model in (
 )}
 
 CARDS = {card.name: card for card in (
-    Card('RTX 4090', 24 * 10**9, 82.6e12, 1008e9,
+    Card('RTX 4090', 24 * GIB, 82.6e12, 1008e9,
          'NVIDIA, Ada architecture white paper, 2022'),
-    Card('T4', 16 * 10**9, 8.1e12, 320e9, 'NVIDIA, T4 data sheet, 2019'),
-    Card('RTX 3060 12GB', 12 * 10**9, 12.7e12, 360e9,
+    Card('T4', 16 * GIB, 8.1e12, 320e9, 'NVIDIA, T4 data sheet, 2019'),
+    Card('RTX 3060 12GB', 12 * GIB, 12.7e12, 360e9,
          'NVIDIA, GeForce RTX 3060 specifications, 2021'),
-    Card('A100 80GB SXM', 80 * 10**9, 19.5e12, 2039e9,
+    Card('A100 80GB SXM', 80 * GIB, 19.5e12, 2039e9,
          'NVIDIA, A100 data sheet, 2021'),
-    Card('H100 80GB SXM', 80 * 10**9, 67e12, 3350e9,
+    Card('H100 80GB SXM', 80 * GIB, 67e12, 3350e9,
          'NVIDIA, H100 data sheet, 2023'),
-    Card('H200 141GB', 141 * 10**9, 67e12, 4800e9,
+    Card('H200 141GB', 141 * GIB, 67e12, 4800e9,
          'NVIDIA, H200 data sheet, 2024'),
-    Card('Apple M2', 24 * 10**9, 3.6e12, 100e9,  # shared with the CPU
+    Card('Apple M2', 24 * GIB, 3.6e12, 100e9,  # shared with the CPU
          'Apple, announcement of M2 with 10 GPU cores, 2022'),
 )}

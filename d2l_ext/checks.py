@@ -27,6 +27,14 @@ def whole(name, value, least):
     return int(value)  # a product of NumPy's would wrap around
 
 
+def is_finite(value):
+    """Whether a number is finite as a float: 10**400 is not."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def check_sizes(**sizes):
     """ValueError unless each size is a whole number of at least 1.
 
@@ -44,7 +52,7 @@ def check_positive(**amounts):
     """ValueError unless each is finite and above 0; a list of float."""
     for name, value in amounts.items():
         if (isinstance(value, bool) or not isinstance(value, Real)
-                or not math.isfinite(value) or value <= 0):
+                or not is_finite(value) or value <= 0):
             raise ValueError(f'{name}={value!r}: expected a finite number '
                              'above 0')
     return list(map(float, amounts.values()))

@@ -9,14 +9,13 @@ from importlib.util import find_spec
 from matplotlib.figure import Figure
 
 from . import runs
-from .catalogue import CARDS, MODELS
+from .catalogue import CARDS, GIB, MODELS
 from .checks import check_choice, check_sizes
 from .formulas import kept_tokens
 from .utils import format_bytes, print_wrapped
 
 DTYPES = {'fp32': 4, 'bf16': 2, 'fp8': 1}  # bytes, of weights and cache
 ROTARY_DIM = 64  # beside a latent in a model that has none of its own
-GIB = 2**30
 
 
 @dataclass(frozen=True)

@@ -124,4 +124,9 @@ def interactive():
     """Whether someone watches: a notebook or terminal, not a headless run."""
     if os.environ.get('D2L_HEADLESS') or os.environ.get('PYTEST_CURRENT_TEST'):
         return False
-    return 'ipykernel' in sys.modules or sys.stdout.isatty()
+    if 'ipykernel' not in sys.modules:
+        return sys.stdout.isatty()
+    from IPython import get_ipython
+    # a kernel that may not ask for input is run by a program
+    kernel = getattr(get_ipython(), 'kernel', None)
+    return getattr(kernel, '_allow_stdin', True)

@@ -2,11 +2,12 @@
 
 import contextlib
 import inspect
-import math
 import signal
 import textwrap
 import threading
 from numbers import Real
+
+from .checks import is_finite
 
 
 class HyperParameters:
@@ -60,7 +61,7 @@ def format_bytes(n):
     ValueError unless n is a finite number, 0 or more.
     """
     if (isinstance(n, bool) or not isinstance(n, Real)
-            or not math.isfinite(n) or n < 0):
+            or not is_finite(n) or n < 0):
         raise ValueError(f'n={n!r}: expected a finite number of bytes, '
                          '0 or more')
     if n < 1024:

@@ -15,9 +15,9 @@
 # next lesson shows, how fast the next token can come at all.
 #
 # We write down a formula for the size, then distrust it: we hold it against
-# the bytes that our own process really keeps, close the books to the last
-# large item, and look for bytes that nobody asked for. With a formula that we
-# can trust we then read off what published models pay.
+# what our whole process takes, then against the cache alone, to the byte, and
+# look for bytes that nobody asked for. With a formula that we can trust we
+# then read off what published models pay.
 
 # %%
 import jax
@@ -113,7 +113,7 @@ ledger = {'libraries': libraries, 'first call': first_call,
           'weights': weights, 'cache': cache, 'temporaries': temporaries}
 for name, size in ledger.items():
     how = ('measured' if name in ('libraries', 'first call') else 'counted')
-    print(f'{name:11} {how:8} {d2l.format_bytes(size)}')
+    print(f'{name:11} {how:8} {size / 2**20:.1f} MiB')
 total, peak = sum(ledger.values()), d2l.peak_memory()
 rest = (peak - total) / peak
 print(f'sum {total / 2**20:.0f} MiB, peak {peak / 2**20:.0f} MiB')
@@ -128,18 +128,18 @@ assert abs(rest) < 0.25, f'{total} bytes in the ledger, peak {peak}'
 # cache counted 72.0 MiB
 # temporaries counted 150.2±15 MiB
 # sum ~1013 MiB, peak ~1210 MiB
-# not accounted for: 16±9 % of the peak
+# not accounted for: <25 % of the peak
 # ```
 #
 # These numbers are those of two CPU cores; no run of ours on a GPU has made
 # the next ones.
 #
 # ```output full
-# libraries measured ~0 B
-# first call measured ~0 B
+# libraries measured ~0 MiB
+# first call measured ~0 MiB
 # weights counted 471.3 MiB
 # cache counted 144.0 MiB
-# temporaries counted ~400 MiB
+# temporaries counted ~590 MiB
 # sum ~1000 MiB, peak ~1100 MiB
 # not accounted for: ~10 % of the peak
 # ```
@@ -169,10 +169,11 @@ print(f'scores of one block: {d2l.format_bytes(scores)}; the temporaries '
 # ```
 
 # %% [markdown]
-# What remains is memory that is held without being used. A program that frees
-# memory gives it back to the allocator of the C library, which keeps much of
-# it for the next request; and code of the libraries is loaded when it is
-# first needed. We can see the first kind while nothing is running.
+# What is left over is no small sum: it is larger than the cache. It is the
+# reserve of the C library's allocator, which keeps much of what a program
+# frees for the next request; library code that was loaded on the way; and
+# scratch memory inside single operations. While nothing runs we still see
+# some of it.
 
 # %%
 idle = d2l.memory_in_use() - libraries - first_call - weights - cache
@@ -183,13 +184,14 @@ print(f'at rest, the process holds {idle / 2**20:.0f} MiB more than it uses')
 # at rest, the process holds ~190 MiB more than it uses
 # ```
 
-# %% [markdown]
-# So the books close: what the process takes at its peak is what we counted,
-# plus what its allocator would not let go.
-
 # %% [markdown] tags=["backend-only"] why="torch draws weights in place"
-# For JAX that is mostly left over from drawing the random weights, each of
-# which needs a second array of its size for random bits.
+# Most of this is left over from drawing the random weights, each of which
+# needs a second array of its size for random bits.
+
+# %% [markdown]
+# So the books of a process close to within a quarter, of which the cell above
+# makes sure, and for the cache alone that is too coarse. We need a finer
+# scale.
 
 # %% [markdown]
 # ## What Is Held
@@ -200,13 +202,15 @@ print(f'at rest, the process holds {idle / 2**20:.0f} MiB more than it uses')
 # still allocated once the step is over and its logits are gone.
 
 # %% [markdown] tags=["backend-only"] why="PyTorch tensors may be views"
-# A JAX array owns its buffer and is never a view. And the buffers have their
-# final size from the start: in JAX one pays for the room, not for the tokens.
+# A slice of a JAX array is an array of its own, never a view. And the buffers
+# have their final size from the start: in JAX one pays for the room, not for
+# the tokens.
 
 # %%
 def held_bytes(arrays):  #@save
     """Bytes of the distinct buffers that these arrays keep alive."""
-    return sum({x.unsafe_buffer_pointer(): x.nbytes for x in arrays}.values())
+    return sum({x.unsafe_buffer_pointer(): x.on_device_size_in_bytes()
+                for x in arrays}.values())
 
 for n in sizes['contexts']:
     ks = vs = None                               # frees those of before
@@ -278,19 +282,20 @@ print(f'keys and values of one block: {d2l.format_bytes(held / L)}')
 # %% [markdown]
 # ## What Published Models Pay
 #
-# The formula needs five numbers of a model, and a table of six models is in
-# `d2l.MODELS`, each with its source. All of them in 16 bits, weights and
-# cache: how much does a token cost, and at which length does the cache of
-# *one* sequence outweigh the weights? The last number counts in contexts, the
-# longest that the model is made for. (With the same type for weights and
-# cache, the length is the same for any type.)
+# The formula needs three numbers of a model, and the comparison with its
+# weights one more. A table of six models is in `d2l.MODELS`, each with its
+# source. All of them in 16 bits, weights and cache: how much does a token
+# cost, and at which length does the cache of *one* sequence outweigh the
+# weights? The last number counts in contexts, the longest that the model is
+# made for. (With the same type for weights and cache, the length is the same
+# for any type.)
 
 # %%
-for name, model_ in d2l.MODELS.items():
-    n = model_.break_even()
+for name, config in d2l.MODELS.items():
+    n = config.break_even()
     when = ('never, its window is full before' if n is None else
-            f'at {n} tokens ({n / model_.max_context:.1f} contexts)')
-    print(f'{name:12} {d2l.format_bytes(model_.bytes_per_token()):>9} '
+            f'at {n} tokens ({n / config.max_context:.1f} contexts)')
+    print(f'{name:12} {d2l.format_bytes(config.bytes_per_token()):>9} '
           f'per token, = weights {when}')
 
 # %% [markdown] tags=["expected"]
@@ -305,8 +310,8 @@ for name, model_ in d2l.MODELS.items():
 
 # %%
 contexts = [2**i for i in range(9, 23)]
-shares = [[model_.cache_bytes(n) / model_.weight_bytes() for n in contexts]
-          for model_ in d2l.MODELS.values()]
+shares = [[config.cache_bytes(n) / config.weight_bytes() for n in contexts]
+          for config in d2l.MODELS.values()]
 d2l.plot(contexts, shares + [[1] * len(contexts)], xscale='log',
          yscale='log', xlabel='context (tokens)',
          ylabel='cache / weights (bytes per byte)', figsize=(5, 3.5),
@@ -318,30 +323,32 @@ d2l.plot(contexts, shares + [[1] * len(contexts)], xscale='log',
 # ```
 
 # %% [markdown]
-# Every curve is the same straight line, shifted; what shifts it is how the
-# model was built.
+# Until a window is full, every curve is the same straight line, shifted; what
+# shifts it is how the model was built.
 #
 # * Llama-2-70B has more than five hundred times the parameters of GPT-2, and
 #   less than ten times its cache per token. Half of the reason stands in the
-#   formula: it has the width of a model, where the weights have its square.
-#   The other half is the next item.
+#   formula: the cache grows with the width of a model, the weights with its
+#   square. The other half is the next item.
 # * Llama-2-70B, Llama-3-8B, Mistral-7B and SmolLM2 let several query heads
 #   share one key-value head: eight, four, four and three of them. That is the
 #   lesson on GQA.
 # * DeepSeek-V2 keeps, per block and for all of its 128 heads, one latent of
 #   512 numbers and a rotary part of 64, which puts its curve far to the
-#   right.
+#   right. (A good part of that distance are its many experts, which count as
+#   weights.)
 # * Mistral's blocks look back 4096 tokens and no further, so its curve ends
 #   in a plateau. That is the lesson on sinks.
 #
 # One sequence is the friendliest case. Weights are read for all sequences of
 # a batch at once, caches are not shared: with 32 sequences every crossing
-# comes 32 times as early.
+# comes 32 times as early, and Mistral-7B crosses, too.
 #
 # ## Turn the Knobs
 #
-# Choose a model, a context, a batch, a card. In JupyterLab the next cell has
-# controls; elsewhere it draws one case.
+# Choose a model, a context, a batch, a card. Where you run this notebook
+# yourself the next cell has controls; a run that nobody watches draws one
+# case.
 
 # %%
 d2l.explore_cache('Llama-3-8B', context=8192, batch=4, card='RTX 4090')
@@ -349,8 +356,8 @@ d2l.explore_cache('Llama-3-8B', context=8192, batch=4, card='RTX 4090')
 # %% [markdown] tags=["expected"]
 # ```output
 # Llama-3-8B, bf16, RTX 4090: weights 15.0 GiB, 128.0 KiB per token
-# context 8192, batch 4: cache 4.0 GiB, total 19.0 GiB of 22.4 GiB: fits
-# sequences of 8192 tokens beside the weights: 7
+# context 8192, batch 4: cache 4.0 GiB, total 19.0 GiB of 24.0 GiB: fits
+# sequences of 8192 tokens beside the weights: 9
 # [figure]
 # ```
 
@@ -361,9 +368,9 @@ d2l.explore_cache('Llama-3-8B', context=8192, batch=4, card='RTX 4090')
 #
 # ## What This Shows, and What It Does Not
 #
-# * The size of a cache is no estimate. Formula, held buffers and the
-#   framework's own count agree to the byte, and with them the peak of a
-#   process can be accounted for within a few allocator habits.
+# * The size of a cache is no estimate: formula, held buffers and the count of
+#   what is allocated agree to the byte. The peak of a whole process can be
+#   accounted for less closely, since allocators keep a reserve.
 # * Bytes that nobody asked for come from views in PyTorch and from copies in
 #   JAX. Neither changes a single logit, so only a count of bytes finds them.
 # * A long prompt's temporaries can exceed its cache: memory is decided by the

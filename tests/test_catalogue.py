@@ -141,8 +141,8 @@ def test_a_cards_peaks_follow_from_its_build(name):
     assert CARDS[name].flop_rate == pytest.approx(2e9 * lanes * clock, 0.01)
     assert CARDS[name].bandwidth == pytest.approx(bits / 8 * rate * 1e9, 0.03)
     size = re.search(r'(\d+)GB', name)
-    assert CARDS[name].memory % 10**9 == 0
-    assert not size or CARDS[name].memory == int(size[1]) * 10**9
+    assert CARDS[name].memory % 2**30 == 0
+    assert not size or CARDS[name].memory == int(size[1]) * 2**30
 
 
 def test_every_row_has_its_name_and_a_dated_source():
@@ -160,7 +160,7 @@ def test_heads_contexts_and_memories_as_published():
     assert {name: model.max_context for name, model in MODELS.items()} == {
         'GPT-2': 1024, 'Llama-2-70B': 4096, 'Llama-3-8B': 8192,
         'Mistral-7B': 32_768, 'DeepSeek-V2': 131_072, 'SmolLM2-135M': 8192}
-    assert [card.memory // 10**9 for card in CARDS.values()] == [
+    assert [card.memory // 2**30 for card in CARDS.values()] == [
         24, 16, 12, 80, 80, 141, 24]
 
 

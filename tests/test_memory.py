@@ -99,6 +99,31 @@ def test_torch_sees_the_peak_of_a_step():
     assert d2l_torch.step_memory(step, torch.ones(100)) == 800
 
 
+def test_torch_keeps_the_peak_when_a_step_ends_below_it():
+    def step(x):
+        return torch.cat([x, x, x])[:1].clone()
+    assert d2l_torch.step_memory(step, torch.ones(100)) == 1200 + 4
+
+
+def test_torch_does_not_count_an_array_that_is_handed_in():
+    """Written into by `out=`, it was there before; each call counts."""
+    x, y = torch.ones(100), torch.ones(100)
+    with torch.inference_mode(), d2l_torch.Allocations() as made:
+        torch.add(x, x, out=y)
+    assert (made.alive(), made.calls) == (0, 1)
+
+
+def test_two_jax_arrays_over_one_buffer_hold_it_once():
+    x = jnp.ones(7)
+    y = x.addressable_data(0)
+    assert x is not y and d2l_jax.held_bytes([x, y]) == 28
+
+
+def test_a_plan_needs_a_compiled_function():
+    with pytest.raises(ValueError, match='f=.*jitted'):
+        d2l_jax.step_memory(lambda x: x, jnp.ones(2))
+
+
 def test_torch_prefill_takes_cache_and_logits_at_least():
     model = d2l_torch.GPT(V, H * HD, H, L)
     with torch.inference_mode():
@@ -138,4 +163,21 @@ def test_a_large_array_shows_in_the_memory_of_the_process(backend):
     jax.block_until_ready(x)
     grown = backend.d2l.memory_in_use() - before
     assert grown > 0.9 * x.nbytes
-    assert backend.d2l.peak_memory() >= before + 0.9 * x.nbytes
+    peak = backend.d2l.peak_memory()
+    assert peak >= before + 0.9 * x.nbytes
+    size = x.nbytes
+    del x
+    gc.collect()
+    assert backend.d2l.memory_in_use() < before + grown - 0.5 * size
+    assert backend.d2l.peak_memory() >= peak - 2**20  # counted in batches
+
+
+@pytest.mark.parametrize('seconds', [1, 2])
+def test_the_machine_is_measured_in_bytes_and_flops(backend, monkeypatch,
+                                                    seconds):
+    """A read or a product of so many seconds: rate = work / seconds."""
+    monkeypatch.setattr(backend.d2l, 'timeit',
+                        lambda f, reps, pick: [f()] and pick([seconds, 9]))
+    assert backend.d2l.read_bandwidth((4, 8), 3) == {
+        n: pytest.approx(n * 1e6 / seconds, rel=1e-3) for n in (4, 8)}
+    assert backend.d2l.matmul_rate((16,), 3) == {16: 2 * 16**3 / seconds}

@@ -87,6 +87,15 @@ def test_timeit_is_in_seconds(backend):
     assert len(calls) == 4
 
 
+def test_timeit_hands_the_times_to_the_one_who_picks(backend):
+    """One per repeat, the warm-up left out; no repeat is none to pick."""
+    calls = []
+    assert backend.d2l.timeit(lambda: calls.append(1), 4, pick=len) == 4
+    assert len(calls) == 5
+    with pytest.raises(ValueError, match='reps=0'):
+        backend.d2l.timeit(lambda: None, reps=0)
+
+
 def test_jax_timings_wait_for_the_work(monkeypatch):
     """A call returns before its work is done, so timeit blocks on it."""
     import jax

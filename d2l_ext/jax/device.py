@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 
 from .. import runs
+from ..checks import check_sizes
 
 __all__ = ['try_gpu', 'current_run', 'evaluation', 'timeit',
            'count_compilations']
@@ -32,6 +33,8 @@ def evaluation(model):
 
 def timeit(f, reps=10, pick=statistics.median):
     """Seconds of f(), picked from reps calls after one to warm up."""
+    check_sizes(reps=reps)
+
     def seconds():
         start = time.perf_counter()
         jax.block_until_ready(f())  # a call returns before its work is done

@@ -49,9 +49,11 @@ def step_memory(f, *args):
     """Bytes that f(*args) takes beyond its arguments, at its peak.
 
     Results count as well, but not in memory that donated arguments give
-    them. f: a jitted function. It is compiled, not run: the compiler plans
-    all memory beforehand.
+    them. f: a jitted function, else ValueError. It is compiled, not run:
+    the compiler plans all memory beforehand.
     """
+    if not hasattr(f, 'lower'):
+        raise ValueError(f'f={f!r}: expected a jitted function, jax.jit(f)')
     plan = f.lower(*args).compile().memory_analysis()
     return (plan.output_size_in_bytes - plan.alias_size_in_bytes
             + plan.temp_size_in_bytes)

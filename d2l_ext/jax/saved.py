@@ -110,7 +110,8 @@ def generate_cached(self, prefix, num_tokens, seed=0, temperature=1.0,
 # from 02_memory_jax, What Is Held
 def held_bytes(arrays):
     """Bytes of the distinct buffers that these arrays keep alive."""
-    return sum({x.unsafe_buffer_pointer(): x.nbytes for x in arrays}.values())
+    return sum({x.unsafe_buffer_pointer(): x.on_device_size_in_bytes()
+                for x in arrays}.values())
 
 
 # from 03_roofline_jax, Two Numbers of a Machine

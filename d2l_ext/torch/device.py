@@ -7,6 +7,7 @@ import time
 import torch
 
 from .. import runs
+from ..checks import check_sizes
 
 __all__ = ['try_gpu', 'current_run', 'evaluation', 'timeit']
 
@@ -36,6 +37,8 @@ def evaluation(model):
 
 def timeit(f, reps=10, pick=statistics.median):
     """Seconds of f(), picked from reps calls after one to warm up."""
+    check_sizes(reps=reps)
+
     def seconds():
         start = time.perf_counter()
         f()

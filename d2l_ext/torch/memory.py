@@ -30,13 +30,13 @@ class Allocations(TorchDispatchMode):
     alive(): now, also after the block. On CUDA the allocator counts, and
     starts its peaks anew. On the CPU each operation is watched and a storage
     counts once, however many views it has; left out is what an operation
-    frees before it returns.
+    frees before it returns. calls: operations so far.
     """
 
     def __init__(self):
         super().__init__()
         self.cuda = torch.cuda.is_available()
-        self.before, self.most = 0, 0
+        self.before, self.most, self.calls = 0, 0, 0
         self.storages = {}  # storage -> (weak reference, bytes)
 
     def __enter__(self):
@@ -47,6 +47,7 @@ class Allocations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
+        self.calls += 1
         if not self.cuda:
             self._watch(result, (args, kwargs))
         return result
