@@ -117,7 +117,7 @@ print(f'ridge: {d2l.ridge(flop_rate, bandwidth):.1f} FLOP/byte')
 # %%
 def print_device(name, flop_rate, bandwidth, source):
     d2l.print_wrapped(
-        f'{name}: {bandwidth / 1e9:.0f} GB/s, {flop_rate / 1e12:.1f} TFLOP/s, '
+        f'{name}: {bandwidth / 1e9:.0f} GB/s, {flop_rate / 1e9:.0f} GFLOP/s, '
         f'ridge {d2l.ridge(flop_rate, bandwidth):.0f} ({source})')
 
 for name, card in d2l.CARDS.items():
@@ -125,7 +125,22 @@ for name, card in d2l.CARDS.items():
 print_device('this machine', flop_rate, bandwidth, 'measured')
 
 # %% [markdown] tags=["expected"]
-# CARDS
+# ```output
+# RTX 4090: 1008 GB/s, 82600 GFLOP/s, ridge 82 (NVIDIA, Ada architecture white
+#     paper, 2022)
+# T4: 320 GB/s, 8100 GFLOP/s, ridge 25 (NVIDIA, T4 data sheet, 2019)
+# RTX 3060 12GB: 360 GB/s, 12700 GFLOP/s, ridge 35 (NVIDIA, GeForce RTX 3060
+#     specifications, 2021)
+# A100 80GB SXM: 2039 GB/s, 19500 GFLOP/s, ridge 10 (NVIDIA, A100 data sheet,
+#     2021)
+# H100 80GB SXM: 3350 GB/s, 67000 GFLOP/s, ridge 20 (NVIDIA, H100 data sheet,
+#     2023)
+# H200 141GB: 4800 GB/s, 67000 GFLOP/s, ridge 14 (NVIDIA, H200 data sheet,
+#     2024)
+# Apple M2: 100 GB/s, 3600 GFLOP/s, ridge 36 (Apple, announcement of M2 with 10
+#     GPU cores, 2022)
+# this machine: ~21 GB/s, ~130 GFLOP/s, ridge ~6 (measured)
+# ```
 
 # %% [markdown]
 # ## Counting Both Sides
