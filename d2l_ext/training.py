@@ -1,4 +1,4 @@
-"""The training loop of both backends, which hand it a step and a validation.
+"""The training loop of both backends, which hand in a step and a validation.
 
 Written once, so that interruptions, faults and printed lines cannot differ.
 """
@@ -22,13 +22,14 @@ class Losses(list):
         self.evaluations = []
 
 
-def run_steps(model, loader, num_steps, eval_every, step, validate):
-    """Call step(X, Y) num_steps times on batches of the loader; `Losses`.
+def run_steps(model, loader, num_steps, eval_every, make_step, validate):
+    """Take num_steps steps on batches of the loader; returns `Losses`.
 
-    Both callables return a loss as a float; validate() is called after
-    every eval_every steps, never if that is 0. A Ctrl-C waits for the end
-    of its step. ValueError for counts that are none and for a loss that is
-    not finite. Leaves the model in evaluation mode.
+    make_step(), called when the model is in training mode: step(X, Y) that
+    returns the loss as a scalar array; validate(), called after every
+    eval_every steps, never if that is 0: the loss as a float. A Ctrl-C
+    waits for the end of its step. ValueError for counts that are none and
+    for a loss that is not finite. Leaves the model in evaluation mode.
     """
     num_steps, eval_every = check_counts(num_steps=num_steps,
                                          eval_every=eval_every)
@@ -36,10 +37,11 @@ def run_steps(model, loader, num_steps, eval_every, step, validate):
     losses = Losses()
     model.train()
     try:
+        step = make_step()
         for t in (bar := progress(range(1, num_steps + 1), 'train')):
             X, Y = next(passes)
             with interrupts_deferred():
-                losses.append(step(X, Y))
+                losses.append(step(X, Y).item())
             check_finite('loss', losses[-1], t)
             if eval_every and t % eval_every == 0:
                 losses.evaluations.append((t, validate()))

@@ -56,7 +56,11 @@ def attention_weights(q, k, mask=None):
     may look nowhere gets zeros.
     """
     scores = jnp.einsum('bthd,bshd->bhts', q, k) / q.shape[-1] ** 0.5
-    return jax.nn.softmax(scores, where=mask)
+    if mask is None:
+        return jax.nn.softmax(scores)
+    # softmax(where=mask) would cost twice as much with its gradient
+    scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+    return jnp.where(mask.any(-1, keepdims=True), jax.nn.softmax(scores), 0)
 
 
 class MultiHeadAttention(nnx.Module):

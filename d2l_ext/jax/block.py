@@ -35,9 +35,12 @@ class FFN(nnx.Module):
         self.W_2 = nnx.Linear(width, num_hiddens, use_bias=bias, rngs=rngs)
 
     def __call__(self, X):
+        x = X.reshape(-1, X.shape[-1])  # the gradient of a batch would copy
         if self.act == 'gelu':
-            return self.W_2(nnx.gelu(self.W_1(X), approximate=True))
-        return self.W_2(nnx.silu(self.W_g(X)) * self.W_1(X))
+            y = self.W_2(nnx.gelu(self.W_1(x), approximate=True))
+        else:
+            y = self.W_2(nnx.silu(self.W_g(x)) * self.W_1(x))
+        return y.reshape(X.shape)
 
 
 class TransformerBlock(nnx.Module):

@@ -38,7 +38,8 @@ def train_lm(model, data, optimizer, num_steps, eval_every=0):
     """
     return run_steps(
         model, data.train_dataloader(), num_steps, eval_every,
-        step=lambda X, Y: train_step(model, optimizer, X, Y).item(),
+        # the parts of both are looked up once, not for each step
+        make_step=lambda: nnx.cached_partial(train_step, model, optimizer),
         validate=lambda: val_loss(model, data))
 
 

@@ -1,5 +1,7 @@
 """Training and validation of a language model."""
 
+import functools
+
 import torch
 from torch.nn import functional as F
 
@@ -36,7 +38,7 @@ def train_lm(model, data, optimizer, num_steps, eval_every=0):
     """
     return run_steps(
         model, data.train_dataloader(), num_steps, eval_every,
-        step=lambda X, Y: train_step(model, optimizer, X, Y).item(),
+        make_step=lambda: functools.partial(train_step, model, optimizer),
         validate=lambda: val_loss(model, data))
 
 
