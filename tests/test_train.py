@@ -161,6 +161,10 @@ def fake_run(losses, validations, eval_every=2):
     """The loop on losses that are given; an exception in one is raised."""
     model, given = Model(), {'step': iter(losses), 'val': iter(validations)}
 
+    def make_step():
+        assert model.mode == 'training'
+        return lambda X, Y: np.float32(next_of('step'))
+
     def next_of(name):
         assert model.mode == 'training'
         value = next(given[name])
@@ -170,9 +174,7 @@ def fake_run(losses, validations, eval_every=2):
 
     try:
         return run_steps(model, [('X', 'Y')], len(losses), eval_every,
-                         make_step=lambda: lambda X, Y: np.float32(
-                             next_of('step')),
-                         validate=lambda: next_of('val'))
+                         make_step, validate=lambda: next_of('val'))
     finally:
         assert model.mode == 'evaluation'
 
