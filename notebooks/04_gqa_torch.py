@@ -48,9 +48,9 @@ print(run)
 # ```
 
 # %%
-# width, blocks: of the models that we train; batch, tokens, steps, rate, evals,
-# seeds: how we train them; windows: for validation; cached, sequences: when
-# we decode
+# width, blocks: of the models that we train; batch, tokens, steps, rate,
+# evals, seeds: how we train them; windows: for validation; cached,
+# sequences: when we decode
 sizes = {
     'small': dict(width=128, blocks=2, batch=16, tokens=64, steps=560,
                   rate=3e-3, evals=4, seeds=(0,), windows=500, cached=4096,
