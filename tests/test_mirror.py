@@ -26,6 +26,7 @@ DIFFERENCES = {
     'donated_chunk': 'forward_chunk compiled, buffers given away',
     'GPT.CausalAttention.forward_step': 'torch grows a dict; JAX writes into '
                                         'stacked buffers at t',
+    'GQAAttention.forward_step': 'as that of CausalAttention',
     'attention_mask': 'torch is told the device, JAX places arrays itself',
     'sample_token': 'JAX draws with a key that the caller hands over',
 }
