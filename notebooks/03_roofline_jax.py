@@ -142,8 +142,8 @@ print_device('this machine', flop_rate, bandwidth, 'measured')
 #     2023)
 # H200 141GB: 4800 GB/s, 67000 GFLOP/s, ridge 14 (NVIDIA, H200 data sheet,
 #     2024)
-# Apple M2: 100 GB/s, 3600 GFLOP/s, ridge 36 (Apple, announcement of M2 with 10
-#     GPU cores, 2022)
+# Apple M2: 100 GB/s, 3600 GFLOP/s, ridge 36 (Apple, announcement of M2 with
+#     10 GPU cores, 2022)
 # this machine: ~21 GB/s, ~130 GFLOP/s, ridge ~6 (measured)
 # ```
 
@@ -496,9 +496,9 @@ print(f'plain read: {bandwidth / 1e9:.1f} GB/s')
 # ```
 
 # %% [markdown] tags=["backend-only"] why="about nnx.Linear"
-# NNX stores `(in, out)`, which here comes close to a plain read. What does
-# not is the output head, a third of all weights. The lesson on fast decoding
-# changes it.
+# The two ways differ less here than in PyTorch. Together, in one compiled
+# program, the products run slower than any of these alone (compare the parts
+# above). Why is still open here; the lesson on fast decoding looks further.
 
 # %% [markdown]
 # ### The Cache

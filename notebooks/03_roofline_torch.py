@@ -137,8 +137,8 @@ print_device('this machine', flop_rate, bandwidth, 'measured')
 #     2023)
 # H200 141GB: 4800 GB/s, 67000 GFLOP/s, ridge 14 (NVIDIA, H200 data sheet,
 #     2024)
-# Apple M2: 100 GB/s, 3600 GFLOP/s, ridge 36 (Apple, announcement of M2 with 10
-#     GPU cores, 2022)
+# Apple M2: 100 GB/s, 3600 GFLOP/s, ridge 36 (Apple, announcement of M2 with
+#     10 GPU cores, 2022)
 # this machine: ~21 GB/s, ~130 GFLOP/s, ridge ~6 (measured)
 # ```
 
