@@ -236,10 +236,10 @@ for G in kv_heads:
 
 # %% [markdown] tags=["expected"]
 # ```output small timemachine
-# H_kv=8: best validation loss 1.60±0.1, cache 2.00 KiB per token
-# H_kv=4: best validation loss 1.60±0.1, cache 1.00 KiB per token
-# H_kv=2: best validation loss 1.60±0.1, cache 0.50 KiB per token
-# H_kv=1: best validation loss 1.60±0.1, cache 0.25 KiB per token
+# H_kv=8: best validation loss 1.58±0.1, cache 2.00 KiB per token
+# H_kv=4: best validation loss 1.58±0.1, cache 1.00 KiB per token
+# H_kv=2: best validation loss 1.61±0.1, cache 0.50 KiB per token
+# H_kv=1: best validation loss 1.59±0.1, cache 0.25 KiB per token
 # ```
 # ```output small sotu1898
 # H_kv=8: best validation loss 1.39±0.1, cache 2.00 KiB per token
