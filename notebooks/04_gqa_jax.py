@@ -202,6 +202,8 @@ for G in (8, 4, 2, 1):
 data = d2l.TimeMachine(sizes['batch'], sizes['tokens'], num_train=100000,
                        num_val=sizes['windows'], tokenization='char')
 
+adamw = optax.adamw(sizes['rate'], weight_decay=0)  # a new one recompiles
+
 def train(num_kv_heads, seed):
     """Losses of a new model with that many key-value heads per block."""
     rngs = nnx.Rngs(seed)
@@ -210,8 +212,7 @@ def train(num_kv_heads, seed):
     for blk in lm.blks:
         blk.attention = GQAAttention(sizes['width'], 8, num_kv_heads,
                                      rope=True, rngs=rngs)
-    optimizer = nnx.Optimizer(lm, optax.adamw(sizes['rate'], weight_decay=0),
-                              wrt=nnx.Param)
+    optimizer = nnx.Optimizer(lm, adamw, wrt=nnx.Param)
     return d2l.train_lm(lm, data, optimizer, sizes['steps'],
                         eval_every=sizes['steps'] // sizes['evals'])
 
@@ -280,13 +281,14 @@ d2l.plot([kib[G] for G in kv_heads], lines, legend=legend, xscale='log',
 # %% [markdown]
 # How much may we read into such a table? Each row is one training with one
 # draw of the initial weights (three in `full`). Another draw moves a loss of
-# this kind by one or two hundredths, and so does a different set of
-# validation windows. So the table shows that sharing does *not* cost much
-# here: a tenth of a nat would stand out. It cannot show which row is the
-# best, nor that sharing is free: the models are tiny, the text is short, and
-# nothing in it has to be remembered over thousands of tokens. For large
-# models the published comparisons (Ainslie et al., 2023) find GQA close to
-# MHA and MQA a little behind.
+# this kind by a few hundredths, and so does another passage to validate on:
+# the windows of `small` overlap and cover less than six hundred characters.
+# So the table shows that sharing does *not* cost much here: a tenth of a nat
+# would stand out. It cannot show which row is the best, nor that sharing is
+# free: the models are tiny, the text is short, and nothing in it has to be
+# remembered over thousands of tokens. For large models the published
+# comparisons (Ainslie et al., 2023) find GQA close to MHA and MQA a little
+# behind.
 #
 # The figures of the book, 1.53, 1.53, 1.50, 1.51 in PyTorch and 1.52, 1.52,
 # 1.55, 1.50 in JAX for 8, 4, 2 and 1 heads, go up and down in the same way,

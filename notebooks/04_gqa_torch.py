@@ -237,10 +237,10 @@ for G in kv_heads:
 # H_kv=1: best validation loss 1.63±0.1, cache 0.25 KiB per token
 # ```
 # ```output small sotu1898
-# H_kv=8: best validation loss 1.40±0.1, cache 2.00 KiB per token
-# H_kv=4: best validation loss 1.40±0.1, cache 1.00 KiB per token
-# H_kv=2: best validation loss 1.40±0.1, cache 0.50 KiB per token
-# H_kv=1: best validation loss 1.40±0.1, cache 0.25 KiB per token
+# H_kv=8: best validation loss 1.41±0.1, cache 2.00 KiB per token
+# H_kv=4: best validation loss 1.39±0.1, cache 1.00 KiB per token
+# H_kv=2: best validation loss 1.41±0.1, cache 0.50 KiB per token
+# H_kv=1: best validation loss 1.39±0.1, cache 0.25 KiB per token
 # ```
 #
 # The losses of `full` are the book's; no run of ours has confirmed them yet.
@@ -275,13 +275,14 @@ d2l.plot([kib[G] for G in kv_heads], lines, legend=legend, xscale='log',
 # %% [markdown]
 # How much may we read into such a table? Each row is one training with one
 # draw of the initial weights (three in `full`). Another draw moves a loss of
-# this kind by one or two hundredths, and so does a different set of
-# validation windows. So the table shows that sharing does *not* cost much
-# here: a tenth of a nat would stand out. It cannot show which row is the
-# best, nor that sharing is free: the models are tiny, the text is short, and
-# nothing in it has to be remembered over thousands of tokens. For large
-# models the published comparisons (Ainslie et al., 2023) find GQA close to
-# MHA and MQA a little behind.
+# this kind by a few hundredths, and so does another passage to validate on:
+# the windows of `small` overlap and cover less than six hundred characters.
+# So the table shows that sharing does *not* cost much here: a tenth of a nat
+# would stand out. It cannot show which row is the best, nor that sharing is
+# free: the models are tiny, the text is short, and nothing in it has to be
+# remembered over thousands of tokens. For large models the published
+# comparisons (Ainslie et al., 2023) find GQA close to MHA and MQA a little
+# behind.
 #
 # The figures of the book, 1.53, 1.53, 1.50, 1.51 in PyTorch and 1.52, 1.52,
 # 1.55, 1.50 in JAX for 8, 4, 2 and 1 heads, go up and down in the same way,
