@@ -26,7 +26,6 @@ import jax.numpy as jnp
 from d2l_ext import jax as d2l
 
 run = d2l.current_run()
-device = d2l.try_gpu()
 print(run)
 
 # %% [markdown] tags=["expected"]

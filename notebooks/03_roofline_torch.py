@@ -566,8 +566,9 @@ print(f'narrow model: {made.calls} operations per step, '
 #   code is written. It tells two things apart that look alike: a slow
 #   program, and a fast one that is asked for the impossible.
 # * Decode is bound by bytes: its time grows with the bytes of the weights,
-#   while many more operations on the same weights cost little. Prefill does
-#   as many operations per token and many more tokens per second.
+#   while sixteen times the operations on the same weights cost far less than
+#   sixteen times as much. Prefill does as many operations per token and many
+#   more tokens per second.
 # * What is missing to the ceiling has an address: kernels that read below the
 #   bandwidth, a cache that is copied, the cost of starting work. Their sum is
 #   the step, within a factor that we state; timings on a shared machine do

@@ -101,7 +101,7 @@ class GQAAttention(nnx.Module):  #@save
             for d in (num_hiddens, width, width, num_hiddens))
 
     def project(self, queries, keys, values, offset=0):
-        """q (B, T, H, hd), k and v (B, S, G, hd); queries start at offset."""
+        """q (B, T, H, hd), k and v (B, S, G, hd); keys start at offset."""
         q, k, v = (
             W(X).reshape(*X.shape[:2], heads, -1) for W, X, heads in (
                 (self.W_q, queries, self.num_heads),
@@ -392,10 +392,10 @@ d2l.plot([d2l.cache_bytes(1, G, D // H, S, B) / 2**20 for G in kv_heads],
 
 # %% [markdown]
 # With shared heads the step follows the cache: an eighth of the bytes takes a
-# fraction of the time. With repeated heads it does not: whatever the cache
-# holds, eight heads are written out and read again, and the copy costs more
-# than the attention. The bytes that are *kept* are the same in both columns;
-# what decides the time is what is *moved*.
+# fraction of the time. With repeated heads it falls far less: whatever the
+# cache holds, eight heads are written out and read again. The bytes that are
+# *kept* are the same in both columns; what decides the time is what is
+# *moved*.
 
 # %% [markdown] tags=["backend-only"] why="PyTorch has no donation"
 # The buffers are not donated here, so each step also writes the cache anew;

@@ -101,7 +101,7 @@ class GQAAttention(nn.Module):  #@save
         self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
 
     def project(self, queries, keys, values, offset=0):
-        """q (B, H, T, hd), k and v (B, G, S, hd); queries start at offset."""
+        """q (B, H, T, hd), k and v (B, G, S, hd); keys start at offset."""
         q = self.W_q(queries).unflatten(-1, (self.num_heads, -1))
         k, v = (W(X).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2)
                 for W, X in ((self.W_k, keys), (self.W_v, values)))
@@ -385,10 +385,10 @@ d2l.plot([d2l.cache_bytes(1, G, D // H, S, B) / 2**20 for G in kv_heads],
 
 # %% [markdown]
 # With shared heads the step follows the cache: an eighth of the bytes takes a
-# fraction of the time. With repeated heads it does not: whatever the cache
-# holds, eight heads are written out and read again, and the copy costs more
-# than the attention. The bytes that are *kept* are the same in both columns;
-# what decides the time is what is *moved*.
+# fraction of the time. With repeated heads it falls far less: whatever the
+# cache holds, eight heads are written out and read again. The bytes that are
+# *kept* are the same in both columns; what decides the time is what is
+# *moved*.
 
 # %% [markdown] tags=["backend-only"] why="a JAX cache does not grow"
 # Our cache still grows by `cat`, which also copies only the shared heads, so

@@ -159,7 +159,7 @@ class GQAAttention(nnx.Module):
             for d in (num_hiddens, width, width, num_hiddens))
 
     def project(self, queries, keys, values, offset=0):
-        """q (B, T, H, hd), k and v (B, S, G, hd); queries start at offset."""
+        """q (B, T, H, hd), k and v (B, S, G, hd); keys start at offset."""
         q, k, v = (
             W(X).reshape(*X.shape[:2], heads, -1) for W, X, heads in (
                 (self.W_q, queries, self.num_heads),

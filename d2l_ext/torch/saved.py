@@ -123,7 +123,7 @@ class GQAAttention(nn.Module):
         self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
 
     def project(self, queries, keys, values, offset=0):
-        """q (B, H, T, hd), k and v (B, G, S, hd); queries start at offset."""
+        """q (B, H, T, hd), k and v (B, G, S, hd); keys start at offset."""
         q = self.W_q(queries).unflatten(-1, (self.num_heads, -1))
         k, v = (W(X).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2)
                 for W, X in ((self.W_k, keys), (self.W_v, values)))
