@@ -57,6 +57,7 @@ def test_multi_head_attention_equals_a_loop(backend, valid):
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training(backend):
     """In attention and in the block, and in evaluation nowhere."""
     X, = arrays(backend, (B, T, D))

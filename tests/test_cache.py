@@ -63,6 +63,7 @@ def test_torch_gives_the_logits_of_all_new_tokens():
     assert error < TOLERANCE, f'off by {error:.1e}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('form', [
     dict(pre_norm=False), dict(norm='layer', act='gelu', bias=True),
     dict(pre_norm=False, pos='learned', bias=True)], ids=str)
@@ -284,6 +285,7 @@ def test_the_jax_cache_is_the_formula():
     assert ks.unsafe_buffer_pointer() != vs.unsafe_buffer_pointer()
 
 
+@pytest.mark.slow
 def test_a_bf16_model_keeps_a_bf16_cache(backend):
     """The cache has the model's type, and still gives its full pass."""
     model, X = backend.bf16(gpt(backend)), ids(7, B, T)
@@ -442,6 +444,7 @@ def test_jax_cached_forward_leaves_its_buffers_to_the_caller():
     assert not ks.is_deleted() and not vs.is_deleted()
 
 
+@pytest.mark.slow
 def test_jax_cached_forward_works_in_a_traced_loop():
     """Inside `jit` the position is traced; the room is the caller's care."""
     import jax

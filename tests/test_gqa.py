@@ -93,6 +93,7 @@ def test_six_heads_on_two_as_in_an_explicit_loop(backend, T, S, causal,
     assert error < TOLERANCE, f'off by {error:.1e}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_kv_heads, kwargs', [
     (6, {}), (3, {'rope': True}), (1, {}), (2, {'rope': True, 'base': 100}),
     (2, {'bias': True})], ids=['6', '3 rope', '1', '2 base 100', '2 bias'])
@@ -187,6 +188,7 @@ def test_rope_needs_an_even_head_width(backend):
         backend.d2l.GQAAttention(6, 2, 1, rope=True)
 
 
+@pytest.mark.slow
 def test_parameters_and_bytes_are_the_published_ones(backend):
     """GQAAttention(256, 8, G): parameters; cache bytes per token, fp32."""
     for num_kv_heads, params, size in ((8, 262144, 2048), (4, 196608, 1024),
@@ -214,6 +216,7 @@ def ids(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, V, shape)
 
 
+@pytest.mark.slow
 def test_it_drops_into_a_block(backend):
     """As attn_factory; the block adds its answer to the normed input's."""
     def factory(rngs=None):
@@ -260,6 +263,7 @@ def test_the_cache_holds_the_shared_heads_only(backend):
         2, G, HD, T, B)
 
 
+@pytest.mark.slow
 def test_both_loops_write_the_same(backend):
     """Greedy ids with the cache are those without."""
     model = gpt(backend)
@@ -299,6 +303,7 @@ def test_a_jax_step_never_repeats_a_head():
     assert taken < 4 * size, f'{taken} bytes, the cache {size}'
 
 
+@pytest.mark.slow
 def test_a_bf16_layer_keeps_a_bf16_cache(backend):
     model = backend.bf16(gpt(backend))
     _, cache = backend.feed(model, backend.empty(model, B, T), ids(B, 3), 0)

@@ -69,6 +69,7 @@ def test_a_real_interrupt_waits_for_the_end_of_the_step(
     assert off < 1e-4, f'off by {off:.1e} from a model trained for 2 steps'
 
 
+@pytest.mark.slow
 def test_val_loss_is_the_mean_over_all_windows(backend, own_text):
     """Each token counts once, also in a last batch that is not full."""
     model, data = model_and_data(backend, dropout=0.5)
@@ -224,6 +225,7 @@ def test_a_batch_costs_little_beside_a_step(backend, own_text):
     assert batch < step / 20, f'{batch * 1e3:.2f} of {step * 1e3:.2f} ms'
 
 
+@pytest.mark.slow
 def test_jax_compiles_one_training_step(own_text):
     """Once per configuration: another model and run use it too."""
     from backends import BACKENDS
