@@ -78,6 +78,11 @@ def text():
     return (latest or current()).text
 
 
+def checkpoint():
+    """The label of this run's checkpoint, chosen once per process."""
+    return (latest or current()).checkpoint
+
+
 def default_checkpoint():
     """GPT-2 if its weights lie on this machine, else SmolLM2."""
     return 'gpt2' if hub.find('gpt2-weights') else 'smollm2'

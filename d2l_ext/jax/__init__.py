@@ -7,6 +7,7 @@ from .data import *
 from .device import *
 from .gpt import *
 from .memory import *
+from .pretrained import *
 from .sampling import *
 from .train import *
 from .weights import *

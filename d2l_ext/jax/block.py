@@ -10,11 +10,11 @@ __all__ = ['EPSILON', 'make_norm', 'FFN', 'TransformerBlock']
 EPSILON = 1e-5  # the frameworks' defaults differ; this one is used in both
 
 
-def make_norm(norm, num_hiddens, rngs=None):
+def make_norm(norm, num_hiddens, epsilon=EPSILON, rngs=None):
     """'rms' or 'layer' normalization over the last axis."""
     check_choice('norm', norm, ('rms', 'layer'))
     kind = nnx.RMSNorm if norm == 'rms' else nnx.LayerNorm
-    return kind(num_hiddens, epsilon=EPSILON, rngs=rngs or nnx.Rngs(0))
+    return kind(num_hiddens, epsilon=epsilon, rngs=rngs or nnx.Rngs(0))
 
 
 class FFN(nnx.Module):
@@ -55,15 +55,15 @@ class TransformerBlock(nnx.Module):
 
     def __init__(self, num_hiddens, num_heads, dropout=0, norm='rms',
                  act='swiglu', pre_norm=True, bias=False, attn_factory=None,
-                 ffn_factory=None, rngs=None):
+                 ffn_factory=None, rngs=None, *, epsilon=EPSILON):
         rngs = rngs or nnx.Rngs(0)
         self.pre_norm = pre_norm
         self.attention = attn_factory(rngs) if attn_factory else (
             MultiHeadAttention(num_hiddens, num_heads, dropout, bias, rngs))
         self.ffn = ffn_factory(rngs) if ffn_factory else (
             FFN(num_hiddens, act, bias, rngs))
-        self.norm1 = make_norm(norm, num_hiddens, rngs)
-        self.norm2 = make_norm(norm, num_hiddens, rngs)
+        self.norm1 = make_norm(norm, num_hiddens, epsilon, rngs)
+        self.norm2 = make_norm(norm, num_hiddens, epsilon, rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def before_attention(self, X):

@@ -12,13 +12,14 @@ from ..checks import (
     check_choice,
     check_dropout,
     check_heads,
+    check_positive,
     check_prompt,
     check_room,
     check_sampling,
     check_sizes,
 )
 from .attention import attention_mask, attention_weights, rope
-from .block import TransformerBlock, make_norm
+from .block import EPSILON, TransformerBlock, make_norm
 from .device import evaluation
 from .sampling import sample_token
 
@@ -29,9 +30,12 @@ class GPT(nnx.Module):
     """Token ids (B, T) to logits (B, T, V); the head is the embedding.
 
     pos: 'rope' or 'learned'; norm: 'rms' or 'layer'; act: 'swiglu' or
-    'gelu'. ValueError for other choices, for heads that do not divide the
-    width, and for more than max_len tokens. An id outside the vocabulary
-    gives nan: a lookup in a compiled pass cannot raise.
+    'gelu'. num_kv_heads: key-value heads that query heads share in groups,
+    see `GQAAttention`; None for one each, in fused projections. base: of the
+    rotary positions; epsilon: what norms add to the mean square. ValueError
+    for other choices, for heads that do not divide the width, and for more
+    than max_len tokens. An id outside the vocabulary gives nan: a lookup in
+    a compiled pass cannot raise.
     """
 
     class CausalAttention(nnx.Module):
@@ -42,10 +46,10 @@ class GPT(nnx.Module):
         """
 
         def __init__(self, num_hiddens, num_heads, rope=True, bias=False,
-                     rngs=None):
+                     base=10000, rngs=None):
             check_heads(num_hiddens, num_heads, rope)
             rngs = rngs or nnx.Rngs(0)
-            self.num_heads, self.rope = num_heads, rope
+            self.num_heads, self.rope, self.base = num_heads, rope, base
             self.W_qkv = nnx.Linear(num_hiddens, 3 * num_hiddens,
                                     use_bias=bias, rngs=rngs)
             self.W_o = nnx.Linear(num_hiddens, num_hiddens, use_bias=bias,
@@ -56,7 +60,7 @@ class GPT(nnx.Module):
             q, k, v = (x.reshape(B, T, self.num_heads, -1) for x in jnp.split(
                 self.W_qkv(queries), 3, axis=-1))  # (B, T, H, hd)
             if self.rope:
-                q, k = rope(q), rope(k)
+                q, k = rope(q, base=self.base), rope(k, base=self.base)
             # jax.nn.dot_product_attention trains slower on a CPU and averages
             # where a row sees nothing
             mask = attention_mask(T, T, valid_lens, causal=True)
@@ -66,11 +70,13 @@ class GPT(nnx.Module):
 
     def __init__(self, vocab_size, num_hiddens=256, num_heads=8, num_blks=6,
                  max_len=1024, pos='rope', norm='rms', act='swiglu',
-                 pre_norm=True, bias=False, dropout=0, rngs=None):
+                 pre_norm=True, bias=False, dropout=0, rngs=None, *,
+                 num_kv_heads=None, base=10000, epsilon=EPSILON):
         check_choice('pos', pos, ('rope', 'learned'))
         check_sizes(vocab_size=vocab_size, num_blks=num_blks, max_len=max_len)
         check_heads(num_hiddens, num_heads, pos == 'rope')
         check_dropout(dropout)
+        check_positive(base=base, epsilon=epsilon)
         rngs = rngs or nnx.Rngs(0)
         self.pos, self.max_len = pos, max_len
         self.token_emb = make_embedding(vocab_size, num_hiddens, rngs)
@@ -78,15 +84,19 @@ class GPT(nnx.Module):
             self.pos_emb = make_embedding(max_len, num_hiddens, rngs)
 
         def attn_factory(rngs):
-            return GPT.CausalAttention(num_hiddens, num_heads,
-                                       rope=pos == 'rope', bias=bias,
-                                       rngs=rngs)
+            if num_kv_heads is None:
+                return GPT.CausalAttention(num_hiddens, num_heads,
+                                           pos == 'rope', bias, base, rngs)
+            from .saved import GQAAttention  # a lesson's, built on this file
+            return GQAAttention(num_hiddens, num_heads, num_kv_heads, bias,
+                                rope=pos == 'rope', base=base, rngs=rngs)
 
         self.blks = nnx.List([
             TransformerBlock(num_hiddens, num_heads, dropout, norm, act,
-                             pre_norm, bias, attn_factory, rngs=rngs)
+                             pre_norm, bias, attn_factory, rngs=rngs,
+                             epsilon=epsilon)
             for _ in range(num_blks)])
-        self.norm = make_norm(norm, num_hiddens, rngs)
+        self.norm = make_norm(norm, num_hiddens, epsilon, rngs)
 
     def __call__(self, X):
         T = X.shape[1]

@@ -36,7 +36,7 @@ def forward_step(self, X, ks, vs, i, t):
     q, k, v = (x.reshape(B, T, self.num_heads, -1) for x in jnp.split(
         self.W_qkv(X), 3, axis=-1))                          # (B, T, H, hd)
     if self.rope:
-        q, k = d2l.rope(q, offset=t), d2l.rope(k, offset=t)
+        q, k = (d2l.rope(x, t, self.base) for x in (q, k))
     # only the new rows are written: XLA leaves the others where they are
     ks = jax.lax.dynamic_update_slice(ks, k[None], (i, 0, t, 0, 0))
     vs = jax.lax.dynamic_update_slice(vs, v[None], (i, 0, t, 0, 0))

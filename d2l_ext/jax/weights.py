@@ -13,7 +13,8 @@ from safetensors.flax import load_file, save_file
 from ..checks import check_weights
 from ..files import atomic_path, check_file
 
-__all__ = ['get_weights', 'set_weights', 'save_weights', 'load_weights']
+__all__ = ['weight_shapes', 'get_weights', 'set_weights', 'save_weights',
+           'load_weights']
 
 TORCH_NAMES = {'kernel': 'weight', 'scale': 'weight', 'embedding': 'weight'}
 
@@ -28,6 +29,12 @@ def named_parameters(model):
     return named
 
 
+def weight_shapes(model):
+    """{name: shape} of all parameters."""
+    return {name: p.shape[::-1] if turned else p.shape
+            for name, (p, turned) in named_parameters(model).items()}
+
+
 def get_weights(model):
     """{name: fp32 NumPy array} of all parameters, copies."""
     return {name: np.array(p[...].T if turned else p[...], np.float32)
@@ -40,13 +47,10 @@ def set_weights(model, weights):
     ValueError, with nothing copied, if a name is missing or unknown or a
     shape does not fit.
     """
-    own = named_parameters(model)
-    check_weights({name: p.shape[::-1] if turned else p.shape
-                   for name, (p, turned) in own.items()}, weights)
-    new = {name: jnp.array(weights[name], dtype=p.dtype)
-           for name, (p, _) in own.items()}
-    for name, (p, turned) in own.items():
-        p[...] = new[name].T if turned else new[name]
+    check_weights(weight_shapes(model), weights)
+    for name, (p, turned) in named_parameters(model).items():
+        new = jnp.array(weights[name], dtype=p.dtype)
+        p[...] = new.T if turned else new
 
 
 def save_weights(model, filename):

@@ -11,11 +11,11 @@ __all__ = ['EPSILON', 'make_norm', 'FFN', 'TransformerBlock']
 EPSILON = 1e-5  # the frameworks' defaults differ; this one is used in both
 
 
-def make_norm(norm, num_hiddens):
+def make_norm(norm, num_hiddens, epsilon=EPSILON):
     """'rms' or 'layer' normalization over the last axis."""
     check_choice('norm', norm, ('rms', 'layer'))
     kind = nn.RMSNorm if norm == 'rms' else nn.LayerNorm
-    return kind(num_hiddens, eps=EPSILON)
+    return kind(num_hiddens, eps=epsilon)
 
 
 class FFN(nn.Module):
@@ -51,15 +51,15 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, num_hiddens, num_heads, dropout=0, norm='rms',
                  act='swiglu', pre_norm=True, bias=False, attn_factory=None,
-                 ffn_factory=None):
+                 ffn_factory=None, *, epsilon=EPSILON):
         super().__init__()
         self.pre_norm = pre_norm
         self.attention = attn_factory() if attn_factory else (
             MultiHeadAttention(num_hiddens, num_heads, dropout, bias))
         self.ffn = ffn_factory() if ffn_factory else (
             FFN(num_hiddens, act, bias))
-        self.norm1 = make_norm(norm, num_hiddens)
-        self.norm2 = make_norm(norm, num_hiddens)
+        self.norm1 = make_norm(norm, num_hiddens, epsilon)
+        self.norm2 = make_norm(norm, num_hiddens, epsilon)
         self.dropout = nn.Dropout(dropout)
 
     def before_attention(self, X):

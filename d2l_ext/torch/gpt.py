@@ -12,13 +12,14 @@ from ..checks import (
     check_choice,
     check_dropout,
     check_heads,
+    check_positive,
     check_prompt,
     check_room,
     check_sampling,
     check_sizes,
 )
 from .attention import attention_mask, attention_weights, rope
-from .block import TransformerBlock, make_norm
+from .block import EPSILON, TransformerBlock, make_norm
 from .device import evaluation
 from .sampling import sample_token
 
@@ -29,9 +30,11 @@ class GPT(nn.Module):
     """Token ids (B, T) to logits (B, T, V); the head is the embedding.
 
     pos: 'rope' or 'learned'; norm: 'rms' or 'layer'; act: 'swiglu' or
-    'gelu'. ValueError for other choices, for heads that do not divide the
-    width, and for more than max_len tokens; IndexError for an id outside
-    the vocabulary.
+    'gelu'. num_kv_heads: key-value heads that query heads share in groups,
+    see `GQAAttention`; None for one each, in fused projections. base: of the
+    rotary positions; epsilon: what norms add to the mean square. ValueError
+    for other choices, for heads that do not divide the width, and for more
+    than max_len tokens; IndexError for an id outside the vocabulary.
     """
 
     class CausalAttention(nn.Module):
@@ -41,10 +44,11 @@ class GPT(nn.Module):
         (B, T, D).
         """
 
-        def __init__(self, num_hiddens, num_heads, rope=True, bias=False):
+        def __init__(self, num_hiddens, num_heads, rope=True, bias=False,
+                     base=10000):
             super().__init__()
             check_heads(num_hiddens, num_heads, rope)
-            self.num_heads, self.rope = num_heads, rope
+            self.num_heads, self.rope, self.base = num_heads, rope, base
             self.W_qkv = nn.Linear(num_hiddens, 3 * num_hiddens, bias=bias)
             self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
 
@@ -54,7 +58,7 @@ class GPT(nn.Module):
                 x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
                 for x in self.W_qkv(queries).chunk(3, -1))  # (B, H, T, hd)
             if self.rope:
-                q, k = rope(q), rope(k)
+                q, k = rope(q, base=self.base), rope(k, base=self.base)
             if valid_lens is None:
                 Y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             else:  # the fused kernel gives nan where a row sees nothing
@@ -65,12 +69,14 @@ class GPT(nn.Module):
 
     def __init__(self, vocab_size, num_hiddens=256, num_heads=8, num_blks=6,
                  max_len=1024, pos='rope', norm='rms', act='swiglu',
-                 pre_norm=True, bias=False, dropout=0):
+                 pre_norm=True, bias=False, dropout=0, *, num_kv_heads=None,
+                 base=10000, epsilon=EPSILON):
         super().__init__()
         check_choice('pos', pos, ('rope', 'learned'))
         check_sizes(vocab_size=vocab_size, num_blks=num_blks, max_len=max_len)
         check_heads(num_hiddens, num_heads, pos == 'rope')
         check_dropout(dropout)
+        check_positive(base=base, epsilon=epsilon)
         self.pos, self.max_len = pos, max_len
         self.token_emb = nn.Embedding(vocab_size, num_hiddens)
         nn.init.normal_(self.token_emb.weight, std=0.02)
@@ -79,14 +85,18 @@ class GPT(nn.Module):
             nn.init.normal_(self.pos_emb.weight, std=0.02)
 
         def attn_factory():
-            return GPT.CausalAttention(num_hiddens, num_heads,
-                                       rope=pos == 'rope', bias=bias)
+            if num_kv_heads is None:
+                return GPT.CausalAttention(num_hiddens, num_heads,
+                                           pos == 'rope', bias, base)
+            from .saved import GQAAttention  # a lesson's, built on this file
+            return GQAAttention(num_hiddens, num_heads, num_kv_heads, bias,
+                                rope=pos == 'rope', base=base)
 
         self.blks = nn.ModuleList([
             TransformerBlock(num_hiddens, num_heads, dropout, norm, act,
-                             pre_norm, bias, attn_factory)
+                             pre_norm, bias, attn_factory, epsilon=epsilon)
             for _ in range(num_blks)])
-        self.norm = make_norm(norm, num_hiddens)
+        self.norm = make_norm(norm, num_hiddens, epsilon)
 
     def forward(self, X):
         T = X.shape[1]

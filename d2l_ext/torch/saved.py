@@ -24,7 +24,7 @@ def forward_step(self, X, cache):
     q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
                for x in self.W_qkv(X).chunk(3, dim=-1))      # (B, H, T, hd)
     if self.rope:
-        q, k = d2l.rope(q, offset=S), d2l.rope(k, offset=S)
+        q, k = (d2l.rope(x, S, self.base) for x in (q, k))
     if cache:
         k = torch.cat([cache['k'], k], dim=2)                # (B, H, S+T, hd)
         v = torch.cat([cache['v'], v], dim=2)

@@ -4,6 +4,7 @@ The names are those of the torch `state_dict`; a linear map is stored as
 (out, in).
 """
 
+import numpy as np
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,7 +12,13 @@ from safetensors.torch import load_file, save_file
 from ..checks import check_weights
 from ..files import atomic_path, check_file
 
-__all__ = ['get_weights', 'set_weights', 'save_weights', 'load_weights']
+__all__ = ['weight_shapes', 'get_weights', 'set_weights', 'save_weights',
+           'load_weights']
+
+
+def weight_shapes(model):
+    """{name: shape} of all parameters."""
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
 
 
 def get_weights(model):
@@ -26,12 +33,15 @@ def set_weights(model, weights):
     ValueError, with nothing copied, if a name is missing or unknown or a
     shape does not fit.
     """
-    own = dict(model.named_parameters())
-    check_weights({name: tuple(p.shape) for name, p in own.items()}, weights)
-    new = {name: torch.as_tensor(weights[name]) for name in own}
+    check_weights(weight_shapes(model), weights)
     with torch.no_grad():
-        for name, p in own.items():
-            p.copy_(new[name])
+        for name, p in model.named_parameters():
+            p.copy_(as_tensor(weights[name]))
+
+
+def as_tensor(x):
+    # NumPy knows no bf16, torch does not take all that is like an array
+    return x if torch.is_tensor(x) else torch.from_numpy(np.asarray(x))
 
 
 def save_weights(model, filename):

@@ -1,0 +1,39 @@
+"""Published checkpoints in the book's model."""
+
+from .. import runs
+from ..checkpoints import CHECKPOINTS
+from .gpt import GPT
+from .weights import set_weights, weight_shapes
+
+__all__ = ['load_gpt2', 'load_smollm2', 'load_checkpoint']
+
+
+def build(**sizes):
+    model = GPT(**sizes)
+    model.eval()
+    return model
+
+
+def load(name):
+    return CHECKPOINTS[name].load(build, weight_shapes, set_weights)
+
+
+def load_gpt2():
+    """(model, encoding): GPT-2 with 124M parameters, in evaluation mode.
+
+    The model is on the GPU if there is one; the encoding is a
+    `tiktoken.Encoding`. FileNotFoundError that says how to get a file;
+    ValueError that names file and tensor where one is not right.
+    """
+    return load('gpt2')
+
+
+def load_smollm2():
+    """(model, encoding): SmolLM2-135M, from 4-bit weights; see load_gpt2."""
+    return load('smollm2')
+
+
+def load_checkpoint():
+    """(model, encoding, name) of the checkpoint of this run."""
+    name = runs.checkpoint()
+    return *load(name), name
