@@ -20,14 +20,16 @@ from .formulas import (
     latent_cache_bytes,
     ridge,
     roofline_seconds,
+    state_bytes,
 )
 from .hub import DATA_HUB, DATA_URL, download
-from .plotting import plot, set_figsize, use_svg_display
-from .text import GPT2_PATTERN, BPETokenizer, Vocab
+from .plotting import plot, set_figsize, show_heatmaps, use_svg_display
+from .text import GPT2_PATTERN, BPETokenizer, Vocab, read_text
 from .utils import (
     HyperParameters,
     add_to_class,
     check_shape,
     format_bytes,
+    print_table,
     print_wrapped,
 )

@@ -58,6 +58,20 @@ def latent_cache_bytes(num_blks: int, latent_dim: int, rotary_dim: int,
             * kept_tokens(n, window, sinks) * batch * itemsize)
 
 
+def state_bytes(num_blks: int, num_heads: int, head_dim: int,
+                batch: int = 1, itemsize: int = 4) -> int:
+    """Bytes of the state that linear attention keeps in place of a cache.
+
+    Per head a matrix, the sum of outer products of features and values, and
+    the sum of the features; as many features as head_dim. The same after
+    any number of tokens. Source: D2L 11.3, comparison of methods.
+    """
+    num_blks, num_heads, head_dim, batch, itemsize = check_sizes(
+        num_blks=num_blks, num_heads=num_heads, head_dim=head_dim,
+        batch=batch, itemsize=itemsize)
+    return num_blks * num_heads * head_dim * (head_dim + 1) * batch * itemsize
+
+
 def dense_flops(num_params: int, num_tokens: int) -> int:
     """FLOPs of one pass over num_tokens new tokens, all sequences together.
 

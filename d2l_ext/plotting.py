@@ -83,3 +83,32 @@ def plot(X, Y=None, xlabel=None, ylabel=None, legend=(), xlim=None,
     elif legend:
         axes.legend(legend)
     axes.grid(alpha=0.4)
+
+
+def show_heatmaps(matrices, xlabel, ylabel, titles=None, figsize=(2.5, 2.5),
+                  cmap='Reds', norm=None):
+    """Show a grid of matrices as shades, with one bar for their values.
+
+    matrices: (rows, columns, height, width); titles: one per column; norm:
+    None, or a matplotlib norm such as 'log' by name. ValueError unless
+    there are four axes.
+    """
+    matrices = np.asarray(matrices)
+    if matrices.ndim != 4:
+        raise ValueError(f'matrices: shape {matrices.shape}, expected (rows, '
+                         'columns, height, width)')
+    use_svg_display()
+    rows, columns = matrices.shape[:2]
+    figure, axes = plt.subplots(rows, columns, figsize=figsize, sharex=True,
+                                sharey=True, squeeze=False,
+                                layout='constrained')
+    for row, row_axes in zip(matrices, axes, strict=True):
+        for j, (matrix, one) in enumerate(zip(row, row_axes, strict=True)):
+            image = one.imshow(matrix, cmap=cmap, norm=norm)
+            if one in axes[-1]:
+                one.set_xlabel(xlabel)
+            if j == 0:
+                one.set_ylabel(ylabel)
+            if titles:
+                one.set_title(titles[j])
+    figure.colorbar(image, ax=axes, shrink=0.6)

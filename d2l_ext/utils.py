@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import itertools
 import signal
 import textwrap
 import threading
@@ -53,6 +54,23 @@ def print_wrapped(*args, width=76):
     """Print like `print`, long lines broken at blanks, indented by 4."""
     for line in ' '.join(map(str, args)).split('\n'):
         print(textwrap.fill(line, width, subsequent_indent=' ' * 4))
+
+
+def print_table(header, rows, widths):
+    """Print rows of cells in columns, long cells broken at blanks.
+
+    widths: characters of each column. ValueError for a row of another
+    length.
+    """
+    for row in (header, ['-' * width for width in widths], *rows):
+        if len(row) != len(widths):
+            raise ValueError(f'a row of {len(row)} cells, expected '
+                             f'{len(widths)}: {row}')
+        cells = [textwrap.wrap(str(cell), width, break_on_hyphens=False)
+                 for cell, width in zip(row, widths, strict=True)]
+        for line in itertools.zip_longest(*cells, fillvalue=''):
+            print('  '.join(cell.ljust(width) for cell, width in zip(
+                line, widths, strict=True)).rstrip())
 
 
 def format_bytes(n):

@@ -55,12 +55,18 @@ class GPT(nnx.Module):
             self.W_o = nnx.Linear(num_hiddens, num_hiddens, use_bias=bias,
                                   rngs=rngs)
 
-        def __call__(self, queries, keys=None, values=None, valid_lens=None):
+        def project(self, queries, keys=None, values=None, offset=0):
+            """q, k, v (B, T, H, hd) of tokens from position offset on."""
             B, T, _ = queries.shape
             q, k, v = (x.reshape(B, T, self.num_heads, -1) for x in jnp.split(
-                self.W_qkv(queries), 3, axis=-1))  # (B, T, H, hd)
+                self.W_qkv(queries), 3, axis=-1))
             if self.rope:
-                q, k = rope(q, base=self.base), rope(k, base=self.base)
+                q, k = (rope(x, offset, self.base) for x in (q, k))
+            return q, k, v
+
+        def __call__(self, queries, keys=None, values=None, valid_lens=None):
+            T = queries.shape[1]
+            q, k, v = self.project(queries)
             # jax.nn.dot_product_attention trains slower on a CPU and averages
             # where a row sees nothing
             mask = attention_mask(T, T, valid_lens, causal=True)

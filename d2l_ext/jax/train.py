@@ -7,13 +7,23 @@ from flax import nnx
 from ..training import run_steps
 from .device import evaluation
 
-__all__ = ['lm_loss', 'train_lm', 'val_loss']
+__all__ = ['lm_loss', 'token_losses', 'train_lm', 'val_loss']
 
 
 def lm_loss(model, X, Y):
     """Mean cross-entropy in nats per token of Y (B, T), given X (B, T)."""
     return optax.softmax_cross_entropy_with_integer_labels(
         model(X), Y).mean()
+
+
+@jax.jit
+def token_losses(logits, X):
+    """Loss in nats (B, T - 1) of tokens 1 .. T - 1 of X (B, T).
+
+    logits: (B, T, V), of which those of the last token have no target.
+    """
+    return optax.softmax_cross_entropy_with_integer_labels(
+        logits[:, :-1], X[:, 1:])
 
 
 # the old parameters and optimizer state are not needed again, so their

@@ -52,13 +52,18 @@ class GPT(nn.Module):
             self.W_qkv = nn.Linear(num_hiddens, 3 * num_hiddens, bias=bias)
             self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
 
-        def forward(self, queries, keys=None, values=None, valid_lens=None):
-            T = queries.shape[1]
+        def project(self, queries, keys=None, values=None, offset=0):
+            """q, k, v (B, H, T, hd) of tokens from position offset on."""
             q, k, v = (
                 x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-                for x in self.W_qkv(queries).chunk(3, -1))  # (B, H, T, hd)
+                for x in self.W_qkv(queries).chunk(3, -1))
             if self.rope:
-                q, k = rope(q, base=self.base), rope(k, base=self.base)
+                q, k = (rope(x, offset, self.base) for x in (q, k))
+            return q, k, v
+
+        def forward(self, queries, keys=None, values=None, valid_lens=None):
+            T = queries.shape[1]
+            q, k, v = self.project(queries)
             if valid_lens is None:
                 Y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             else:  # the fused kernel gives nan where a row sees nothing

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from ..training import run_steps
 from .device import evaluation
 
-__all__ = ['lm_loss', 'train_lm', 'val_loss']
+__all__ = ['lm_loss', 'token_losses', 'train_lm', 'val_loss']
 
 
 def lm_loss(model, X, Y):
@@ -16,6 +16,16 @@ def lm_loss(model, X, Y):
     device = next(model.parameters()).device
     return F.cross_entropy(model(X.to(device)).flatten(0, 1),
                            Y.to(device).flatten())
+
+
+def token_losses(logits, X):
+    """Loss in nats (B, T - 1) of tokens 1 .. T - 1 of X (B, T).
+
+    logits: (B, T, V), of which those of the last token have no target.
+    """
+    Y = X[:, 1:]
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), Y.flatten(),
+                           reduction='none').reshape(Y.shape)
 
 
 def train_step(model, optimizer, X, Y):
