@@ -153,6 +153,19 @@ def read_safetensors(file):
     return stored
 
 
+class GGUFReader(gguf.GGUFReader):
+    """The library's reader, but nothing is read past the end of a file.
+
+    There it would go on without a word, as often as a damaged count says.
+    """
+
+    def _get(self, offset, dtype, count=1, *args, **kwargs):
+        end = int(offset) + np.dtype(dtype).itemsize * int(count)
+        if end > len(self.data):
+            raise ValueError(f'it has {len(self.data)} bytes, not {end}')
+        return super()._get(offset, dtype, count, *args, **kwargs)
+
+
 def read_gguf(file):
     """{name: Stored} of a GGUF file, and its reader, which has the metadata.
 
@@ -164,9 +177,11 @@ def read_gguf(file):
                         np.float32)
 
     try:
-        reader = gguf.GGUFReader(file)
+        with np.errstate(over='raise'):
+            reader = GGUFReader(file)
     # what a damaged length or type leads to inside of the library
-    except (ValueError, LookupError, OverflowError, MemoryError) as error:
+    except (ValueError, LookupError, ArithmeticError, MemoryError,
+            RecursionError) as error:
         raise ValueError('no whole GGUF file, cut short or damaged: '
                          f'{error}') from error
     stored = {}
@@ -200,18 +215,22 @@ def read_gpt2(weights, vocab, merges):
 def read_smollm2(file):
     stored, reader = read_gguf(file)
 
-    def metadata(key):
+    def metadata(key, kind):
         field = reader.get_field(f'tokenizer.ggml.{key}')
         if field is None:
             raise ValueError(f'no tokenizer.ggml.{key} in its metadata')
+        if field.types != [gguf.GGUFValueType.ARRAY, kind]:
+            raise ValueError(f'tokenizer.ggml.{key} in its metadata is no '
+                             f'list of {kind.name}')
         return field.contents()
 
     def encoding():
-        tokens = metadata('tokens')
-        control = gguf.TokenType.CONTROL
+        text, number = gguf.GGUFValueType.STRING, gguf.GGUFValueType.INT32
+        tokens, control = metadata('tokens', text), gguf.TokenType.CONTROL
         special = [token for token, kind in zip(
-            tokens, metadata('token_type'), strict=True) if kind == control]
-        return smollm2_encoding(tokens, metadata('merges'), special)
+            tokens, metadata('token_type', number), strict=True)
+            if kind == control]
+        return smollm2_encoding(tokens, metadata('merges', text), special)
 
     return stored, encoding
 

@@ -52,13 +52,21 @@ def build(name, pattern, ids, merges, special):
     """An `Encoding` from {token as written in files: id} and merges 'a b'.
 
     special: tokens of the vocabulary that no merge makes. ValueError if a
-    merge is not in the order of ids, which is the one tiktoken goes by.
+    merge is not in the order of ids, which is the one tiktoken goes by, if
+    ids are not 0, 1, 2, ..., or if a token is written in other characters.
     """
     made = [ids.get(merge.replace(' ', '')) for merge in merges]
     if None in made or made != sorted(set(made)):
         raise ValueError(f'{name}: the merges are not in the order of the '
                          'vocabulary')
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise ValueError(f'{name}: the ids are not 0 to {len(ids) - 1}, or a '
+                         'token is there twice')
     byte = visible_bytes()
+    for token in ids:
+        if token not in special and not byte.keys() >= set(token):
+            raise ValueError(f'{name}: token {token!r} is not written in the '
+                             'characters that stand for bytes')
     ranks = {bytes(byte[c] for c in token): i for token, i in ids.items()
              if token not in special}
     return Encoding(name, pat_str=pattern, mergeable_ranks=ranks,

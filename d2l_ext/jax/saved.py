@@ -5,6 +5,8 @@ What these notebooks mark #@save:
     02_memory_jax
     03_roofline_jax
     04_gqa_jax
+    05_low_rank_jax
+    06_sinks_jax
 """
 
 import operator
@@ -25,6 +27,16 @@ __all__ = [
     'read_bandwidth',
     'matmul_rate',
     'GQAAttention',
+    'enter_block',
+    'leave_block',
+    'embed',
+    'read_out',
+    'forward_blocks',
+    'stock_attention',
+    'rows',
+    'squeeze',
+    'lowrank_kv',
+    'window_attention',
 ]
 
 
@@ -183,3 +195,87 @@ class GQAAttention(nnx.Module):
             # the fused kernel averages where a row sees nothing
             Y = jnp.where(mask.any(-1).swapaxes(1, 2)[..., None], Y, 0)
         return self.W_o(Y.reshape(queries.shape)), None
+
+
+# from 05_low_rank_jax, Reading Through the Blocks
+@jax.jit
+def enter_block(blk, h):
+    """q (B, T, H, hd), k and v (B, T, G, hd) of a block's input."""
+    z = blk.before_attention(h)
+    return blk.attention.project(z, z, z)
+
+
+@jax.jit
+def leave_block(blk, h, Y):
+    """The block's output, given what its heads read."""
+    return blk.after_attention(h, blk.attention.W_o(Y.reshape(h.shape)))
+
+
+@jax.jit
+def embed(model, X):
+    h = model.token_emb(X)                                   # (B, T, D)
+    if model.pos == 'learned':
+        h = h + model.pos_emb.embedding[:X.shape[1]]
+    return h
+
+
+@jax.jit
+def read_out(model, h):
+    return model.token_emb.attend(model.norm(h))             # (B, T, V)
+
+
+def forward_blocks(model, X, attn_fn):
+    """Logits (B, T, V) of X (B, T), attn_fn in place of attention."""
+    d2l.check_room(0, X.shape[1], model.max_len)
+    h = embed(model, X)
+    for i, blk in enumerate(model.blks):
+        q, k, v = enter_block(blk, h)
+        Y = attn_fn(q, k, v, i)
+        d2l.check_shape(Y, q.shape)
+        h = leave_block(blk, h, Y)
+    return read_out(model, h)
+
+
+@jax.jit
+def stock_attention(q, k, v, i=0):
+    """What the model does itself: causal attention, shared heads."""
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+
+
+# from 05_low_rank_jax, How Many Directions?
+def rows(k, v):
+    """A row per token: keys, then values of all heads (B, T, 2 G hd)."""
+    M = jnp.concatenate([k, v], axis=2)
+    return M.reshape(*M.shape[:2], -1)
+
+
+# from 05_low_rank_jax, Loss against Rank
+def squeeze(M, r):
+    """The matrices of rank r next to M (B, T, w), in squared error."""
+    if not 1 <= r <= min(M.shape[-2:]):
+        raise ValueError(f'rank {r}: expected 1 to {min(M.shape[-2:])}')
+    U, S, Vh = jnp.linalg.svd(M, full_matrices=False)
+    return (U[..., :r] * S[..., None, :r]) @ Vh[..., :r, :]
+
+
+def lowrank_kv(r):
+    """An attn_fn that reads keys and values of rank r."""
+    @jax.jit
+    def attn_fn(q, k, v, i):
+        M = squeeze(rows(k, v), r)
+        k, v = jnp.split(M.reshape(*M.shape[:2], -1, k.shape[-1]), 2, axis=2)
+        return stock_attention(q, k, v)
+    return attn_fn
+
+
+# from 06_sinks_jax, A Window, and a Window with a Sink
+def window_attention(window, sinks=0, first=0):
+    """An attn_fn: the latest `window` tokens, and `sinks` from first on."""
+    @jax.jit
+    def attn_fn(q, k, v, i):
+        j = jnp.arange(k.shape[1])
+        t = j[-q.shape[1]:, None]
+        seen = (t - j < window) | (j >= first) & (j < first + sinks)
+        return jax.nn.dot_product_attention(
+            q, k, v, mask=(seen & (j <= t))[None, None])
+    return attn_fn

@@ -5,6 +5,8 @@ What these notebooks mark #@save:
     02_memory_torch
     03_roofline_torch
     04_gqa_torch
+    05_low_rank_torch
+    06_sinks_torch
 """
 
 import torch
@@ -13,7 +15,18 @@ from torch.nn import functional as F
 
 from d2l_ext import torch as d2l
 
-__all__ = ['held_bytes', 'read_bandwidth', 'matmul_rate', 'GQAAttention']
+__all__ = [
+    'held_bytes',
+    'read_bandwidth',
+    'matmul_rate',
+    'GQAAttention',
+    'forward_blocks',
+    'stock_attention',
+    'rows',
+    'squeeze',
+    'lowrank_kv',
+    'window_attention',
+]
 
 
 # from 01_cache_torch, One Step with a Cache
@@ -146,3 +159,63 @@ class GQAAttention(nn.Module):
             q = q.reshape(B, G, H // G * T, hd)
             Y = d2l.attention_weights(q, k, mask) @ v
         return self.W_o(Y.reshape(B, H, T, hd).transpose(1, 2).flatten(2))
+
+
+# from 05_low_rank_torch, Reading Through the Blocks
+@torch.inference_mode()
+def forward_blocks(model, X, attn_fn):
+    """Logits (B, T, V) of X (B, T), attn_fn in place of attention."""
+    d2l.check_room(0, X.shape[1], model.max_len)
+    h = model.token_emb(X)                                   # (B, T, D)
+    if model.pos == 'learned':
+        h = h + model.pos_emb.weight[:X.shape[1]]
+    for i, blk in enumerate(model.blks):
+        z = blk.before_attention(h)
+        q, k, v = blk.attention.project(z, z, z)  # (B, H, T, hd), (B, G, ..)
+        Y = attn_fn(q, k, v, i)
+        d2l.check_shape(Y, q.shape)
+        Y = blk.attention.W_o(Y.transpose(1, 2).flatten(2))
+        h = blk.after_attention(h, Y)
+    return model.norm(h) @ model.token_emb.weight.T
+
+
+def stock_attention(q, k, v, i=0):
+    """What the model does itself: causal attention, shared heads."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                          enable_gqa=True)
+
+
+# from 05_low_rank_torch, How Many Directions?
+def rows(k, v):
+    """A row per token: keys, then values of all heads (B, T, 2 G hd)."""
+    return torch.cat([k, v], dim=1).transpose(1, 2).flatten(2)
+
+
+# from 05_low_rank_torch, Loss against Rank
+def squeeze(M, r):
+    """The matrices of rank r next to M (B, T, w), in squared error."""
+    if not 1 <= r <= min(M.shape[-2:]):
+        raise ValueError(f'rank {r}: expected 1 to {min(M.shape[-2:])}')
+    U, S, Vh = torch.linalg.svd(M, full_matrices=False)
+    return U[..., :r] * S[..., None, :r] @ Vh[..., :r, :]
+
+
+def lowrank_kv(r):
+    """An attn_fn that reads keys and values of rank r."""
+    def attn_fn(q, k, v, i):
+        M = squeeze(rows(k, v), r).unflatten(-1, (-1, k.shape[-1]))
+        k, v = M.transpose(1, 2).chunk(2, dim=1)
+        return stock_attention(q, k, v)
+    return attn_fn
+
+
+# from 06_sinks_torch, A Window, and a Window with a Sink
+def window_attention(window, sinks=0, first=0):
+    """An attn_fn: the latest `window` tokens, and `sinks` from first on."""
+    def attn_fn(q, k, v, i):
+        j = torch.arange(k.shape[2], device=q.device)
+        t = j[-q.shape[2]:, None]
+        seen = (t - j < window) | (j >= first) & (j < first + sinks)
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen & (j <= t), enable_gqa=True)
+    return attn_fn

@@ -1,0 +1,553 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Keys and Values of Low Rank
+#
+# Each token adds a vector to the cache of each block: its keys and values,
+# all heads in a row. Grouped heads make that vector shorter before training
+# starts. But does it need the room that it has? If the vectors of all tokens
+# stayed close to a subspace of $r$ directions, $r$ coordinates per token
+# would do.
+#
+# *Multi-head latent attention* (MLA; DeepSeek-AI, *DeepSeek-V2*, 2024) trains
+# a model to that end: a token leaves a *latent* of $r$ numbers, and two
+# learned matrices make the keys and values of all heads from it. Whether
+# there is room for it can be seen in models that were never trained so. In
+# this lesson we load one, write down its keys and values while it reads, and
+# see what its loss says when they are squeezed.
+
+# %%
+import math
+
+import jax
+import jax.numpy as jnp
+
+from d2l_ext import jax as d2l
+
+run = d2l.current_run()
+jax.config.update('jax_default_matmul_precision', 'highest')
+print(run)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# run: profile {profile}, text {text}, checkpoint {checkpoint}
+# ```
+
+# %%
+# tokens: in a passage; tail: losses count from this position on; new: tokens
+# that we generate; more: further passages
+sizes = {
+    'small': dict(tokens=1024, tail=512, new=32, more=1),
+    'full': dict(tokens=1024, tail=512, new=32, more=7),
+}[run.profile]
+ranks = {'gpt2': (256, 128), 'smollm2': (256, 192, 128)}[run.checkpoint]
+
+# %% [markdown]
+# ## A Model That Has Read
+#
+# Two pretrained models of the same size serve us. *GPT-2* (Radford et al.,
+# 2019) has learned positions and a key-value head for every query head.
+# *SmolLM2* (Allal et al., 2025) rotates, and three query heads share one
+# key-value head. Both fit our `GPT` to the last parameter; what a checkpoint
+# calls its tensors stands in a table, `d2l_ext/checkpoints.py`. The weights
+# of SmolLM2 come in four bits each and are turned into fp32 when they are
+# read.
+
+# %%
+model, encoding, name = d2l.load_checkpoint()
+num_params = sum(math.prod(shape)
+                 for shape in d2l.weight_shapes(model).values())
+attention = model.blks[0].attention
+H = attention.num_heads
+G = getattr(attention, 'num_kv_heads', H)
+hd = model.token_emb.features // H
+print(f'{name}: {num_params / 1e6:.1f}M parameters, {len(model.blks)} blocks')
+print(f'a block: {H} query heads, {G} key-value heads of width {hd}')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2
+# smollm2: 134.5M parameters, 30 blocks
+# a block: 9 query heads, 3 key-value heads of width 64
+# ```
+# ```output gpt2
+# gpt2: 124.4M parameters, 12 blocks
+# a block: 12 query heads, 12 key-value heads of width 64
+# ```
+
+# %% [markdown]
+# Does it write? We give it the beginning of a sentence and always take the
+# likeliest token, once by reading everything again for each token and once
+# with the cache. The two texts are the same.
+
+# %%
+prompt = 'A language model writes one token after another. To do so, it'
+start = encoding.encode_ordinary(prompt)
+naive = model.generate(start, sizes['new'], temperature=0)
+ids = model.generate_cached(start, sizes['new'], temperature=0)
+assert ids == naive, f'cached {ids}, naive {naive}'
+d2l.print_wrapped(encoding.decode(ids))
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2
+# A language model writes one token after another. To do so, it uses a hash
+#     function to create a hash of the previous token. This hash is then used
+#     to create a new token. The hash function is designed to be efficient
+# ```
+# ```output gpt2
+# ~…
+# ~…
+# ```
+
+# %% [markdown]
+# That is English, and wrong: a model of this size knows how sentences go, not
+# how models work. We come back to the numbers behind this text in a moment.
+#
+# ## Reading Through the Blocks
+#
+# To see keys and values, and to change them, we walk through the blocks
+# ourselves and hand over what lies between projection and output: `attn_fn(q,
+# k, v, i)` gets the queries, keys and values of block `i`, already rotated
+# where the model rotates, and returns what the heads read. Keys and values
+# come with their own number of heads, never repeated.
+
+# %% [markdown] tags=["backend-only"] why="torch runs op by op anyway"
+# In JAX the walk itself is plain Python. What happens within a block is
+# compiled, and since all blocks have the same shapes, it is compiled once for
+# all of them; `attn_fn` stays free to keep what it sees.
+
+# %%
+# B batch, T tokens, H query heads, G key-value heads, hd head width
+@jax.jit
+def enter_block(blk, h):  #@save
+    """q (B, T, H, hd), k and v (B, T, G, hd) of a block's input."""
+    z = blk.before_attention(h)
+    return blk.attention.project(z, z, z)
+
+@jax.jit
+def leave_block(blk, h, Y):  #@save
+    """The block's output, given what its heads read."""
+    return blk.after_attention(h, blk.attention.W_o(Y.reshape(h.shape)))
+
+@jax.jit
+def embed(model, X):  #@save
+    h = model.token_emb(X)                                   # (B, T, D)
+    if model.pos == 'learned':
+        h = h + model.pos_emb.embedding[:X.shape[1]]
+    return h
+
+@jax.jit
+def read_out(model, h):  #@save
+    return model.token_emb.attend(model.norm(h))             # (B, T, V)
+
+def forward_blocks(model, X, attn_fn):  #@save
+    """Logits (B, T, V) of X (B, T), attn_fn in place of attention."""
+    d2l.check_room(0, X.shape[1], model.max_len)
+    h = embed(model, X)
+    for i, blk in enumerate(model.blks):
+        q, k, v = enter_block(blk, h)
+        Y = attn_fn(q, k, v, i)
+        d2l.check_shape(Y, q.shape)
+        h = leave_block(blk, h, Y)
+    return read_out(model, h)
+
+@jax.jit
+def stock_attention(q, k, v, i=0):  #@save
+    """What the model does itself: causal attention, shared heads."""
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+
+# %% [markdown]
+# With the model's own attention the walk must give the model's own logits. On
+# the text from above we look at one more thing: how close the closest choice
+# was. The likeliest token always led by far more than rounding moves a logit,
+# about $10^{-4}$ here. That is why PyTorch, JAX and every machine write the
+# same text.
+
+# %%
+X = jnp.array([ids])
+expected = jax.jit(lambda model, X: model(X))(model, X)      # (1, T, V)
+logits = forward_blocks(model, X, stock_attention)
+print(f'blocks against model: max difference '
+      f'{abs(logits - expected).max():.1e}')
+best, second = jax.lax.top_k(logits[0, len(start) - 1:-1], 2)[0].T
+print(f'closest choice: {(best - second).min():.3f} ahead')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2
+# blocks against model: max difference <1e-4
+# closest choice: 0.050±0.005 ahead
+# ```
+# ```output gpt2
+# blocks against model: max difference <1e-4
+# closest choice: >0 ahead
+# ```
+
+# %% [markdown]
+# Now a passage: the first 1024 tokens of the run's text. We take the mean
+# loss of what follows positions 512 and later, where every prediction has a
+# long context behind it. While the model reads, we keep its keys and values.
+
+# %%
+def passage(number):
+    """Token ids (1, tokens) of a passage of the run's text, from 0 on."""
+    text_ids = encoding.encode_ordinary(d2l.read_text())
+    first = number * sizes['tokens']
+    return jnp.array([text_ids[first:first + sizes['tokens']]])
+
+def tail_loss(logits):
+    """Mean loss (nats per token) of what follows the positions from 512."""
+    return d2l.token_losses(logits, X)[0, sizes['tail']:].mean().item()
+
+X, kept = passage(0), []
+
+def keep(q, k, v, i):
+    """Stock attention that writes down keys and values."""
+    kept.append((k, v))
+    return stock_attention(q, k, v)
+
+full = tail_loss(forward_blocks(model, X, keep))
+print(f'full attention: loss {full:.2f}, perplexity {math.exp(full):.0f}')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2 timemachine
+# full attention: loss 3.09±0.02, perplexity 22±1
+# ```
+# ```output smollm2 sotu1898
+# full attention: loss 3.93±0.02, perplexity 51±1
+# ```
+#
+# What stands for GPT-2, here and below, are figures of the book where it has
+# some, and placeholders after a `~` where not; no run of ours confirms them.
+#
+# ```output gpt2
+# full attention: loss 3.58±0.02, perplexity 36±1
+# ```
+
+# %% [markdown]
+# ## How Many Directions?
+#
+# For one block, the keys and values of the passage are a matrix $M$ with a
+# row per token and $w = 2 H_{kv} d_h$ columns. Its singular value
+# decomposition $M = U S V^\top$ sorts the directions of the rows by how much
+# they carry, and cutting it off after $r$ of them is the best approximation
+# of rank $r$ there is, in squared error. So the singular values say how fast
+# the error falls.
+
+# %%
+def rows(k, v):  #@save
+    """A row per token: keys, then values of all heads (B, T, 2 G hd)."""
+    M = jnp.concatenate([k, v], axis=2)
+    return M.reshape(*M.shape[:2], -1)
+
+def directions(M, share=0.99):
+    """Singular values; how many directions carry that share of the energy."""
+    S = jnp.linalg.svd(M, compute_uv=False)
+    energy = (S**2).cumsum() / (S**2).sum()
+    return S, int((energy < share).sum()) + 1
+
+w, L = 2 * G * hd, len(kept)
+spectra = [directions(rows(k, v)[0]) for k, v in kept]
+chosen = (0, L // 3, 2 * L // 3, L - 1)
+for i in chosen:
+    print(f'block {i:2}: 99 % of the energy in {spectra[i][1]} of {w} '
+          'directions')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2 timemachine
+# block  0: 99 % of the energy in 93±2 of 384 directions
+# block 10: 99 % of the energy in 185±2 of 384 directions
+# block 20: 99 % of the energy in 234±2 of 384 directions
+# block 29: 99 % of the energy in 252±2 of 384 directions
+# ```
+# ```output smollm2 sotu1898
+# block  0: 99 % of the energy in 93±2 of 384 directions
+# block 10: 99 % of the energy in 193±2 of 384 directions
+# block 20: 99 % of the energy in 233±2 of 384 directions
+# block 29: 99 % of the energy in 247±2 of 384 directions
+# ```
+# ```output gpt2
+# block  0: 99 % of the energy in ~300 of 1536 directions
+# block  4: 99 % of the energy in ~300 of 1536 directions
+# block  8: 99 % of the energy in ~300 of 1536 directions
+# block 11: 99 % of the energy in ~300 of 1536 directions
+# ```
+
+# %% [markdown]
+# A passage of 1024 tokens could fill all directions. A quarter to two thirds
+# of them carry nearly everything, and the singular values fall over three
+# orders of magnitude.
+
+# %%
+d2l.plot([range(1, w + 1)] * len(chosen),
+         [spectra[i][0] / spectra[i][0][0] for i in chosen],
+         legend=[f'block {i}' for i in chosen], xlabel='direction',
+         ylabel='singular value / largest', yscale='log',
+         fmts=('-', '--', '-.', ':'), figsize=(4.5, 3))
+
+# %% [markdown] tags=["expected"]
+# ```output
+# [figure]
+# ```
+
+# %% [markdown]
+# ## Loss against Rank
+#
+# Squared error is not what we care about; the loss is. `lowrank_kv(r)` makes
+# an `attn_fn` that replaces the keys and values of each block by their best
+# approximation of rank $r$, then attends as ever. The blocks follow one
+# another, so a block approximates what it gets from a model whose earlier
+# blocks were squeezed as well.
+
+# %%
+def squeeze(M, r):  #@save
+    """The matrices of rank r next to M (B, T, w), in squared error."""
+    if not 1 <= r <= min(M.shape[-2:]):
+        raise ValueError(f'rank {r}: expected 1 to {min(M.shape[-2:])}')
+    U, S, Vh = jnp.linalg.svd(M, full_matrices=False)
+    return (U[..., :r] * S[..., None, :r]) @ Vh[..., :r, :]
+
+def lowrank_kv(r):  #@save
+    """An attn_fn that reads keys and values of rank r."""
+    @jax.jit
+    def attn_fn(q, k, v, i):
+        M = squeeze(rows(k, v), r)
+        k, v = jnp.split(M.reshape(*M.shape[:2], -1, k.shape[-1]), 2, axis=2)
+        return stock_attention(q, k, v)
+    return attn_fn
+
+losses = {r: tail_loss(forward_blocks(model, X, lowrank_kv(r)))
+          for r in ranks}
+for r, loss in losses.items():
+    print(f'rank {r} of {w}: loss {loss:.2f}, '
+          f'perplexity {math.exp(loss):.0f}')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2 timemachine
+# rank 256 of 384: loss 3.19±0.02, perplexity 24±1
+# rank 192 of 384: loss 3.29±0.02, perplexity 27±1
+# rank 128 of 384: loss 3.60±0.02, perplexity 36±1
+# ```
+# ```output smollm2 sotu1898
+# rank 256 of 384: loss 4.18±0.02, perplexity 65±1
+# rank 192 of 384: loss 4.43±0.02, perplexity 84±1
+# rank 128 of 384: loss 4.63±0.02, perplexity 103±1
+# ```
+# ```output gpt2
+# rank 256 of 1536: loss 3.49±0.02, perplexity 33±1
+# rank 128 of 1536: loss 3.66±0.02, perplexity 39±1
+# ```
+
+# %% [markdown]
+# What kind of number is this? The directions were fitted to the very passage
+# that is then scored: an *oracle*. No projection that is fixed beforehand
+# comes closer to these keys and values, so this is a bound on what squeezing
+# a finished model can do. It does not even save anything here, because the
+# $r$ directions have to be kept as well as the coordinates. (Projecting on
+# directions from *another* passage is left as an exercise.) And closest in
+# squared error need not be best in loss: the published figures for GPT-2 fall
+# from 3.58 to 3.49 at rank 256, below the full model.
+#
+# The two checkpoints differ. GPT-2's figures hardly move at a sixth of its
+# 1536 numbers per token (3.49) and by 0.08 at a twelfth. SmolLM2 pays more at
+# two thirds of its 384 (0.10 on the novel, 0.25 on the address). One reason
+# is that grouped heads have spent redundancy already: nine query heads share
+# what three key-value heads store, so what is stored is used more fully.
+# There is another reason, and it can be measured.
+#
+# ## Rotation Costs Rank
+#
+# Take a key that is the same at every position: one direction, rank one. RoPE
+# turns its pairs by angles that grow with the position, each pair at its own
+# speed. The rows are now different everywhere, and the matrix they form can
+# have any rank up to the head width. So we undo the rotation of the keys,
+# count directions again, and compare with the values, which are never
+# rotated. To turn back, exchange the two numbers of each pair, rotate, and
+# exchange them again: in the mirror the same rotation runs backwards.
+
+# %%
+def swap(x):
+    """The two numbers of each pair exchanged."""
+    return x.reshape(*x.shape[:-1], -1, 2)[..., ::-1].reshape(x.shape)
+
+def turn(k):
+    return d2l.rope(k, base=attention.base) if attention.rope else k
+
+def turn_back(k):
+    """The keys as they were before the model rotated them."""
+    return swap(turn(swap(k))) if attention.rope else k
+
+error = max(abs(turn(turn_back(k)) - k).max() for k, _ in kept)
+print(f'there and back: max difference {error:.1e}')
+counts = {'keys, rotated': [k for k, _ in kept],
+          'values': [v for _, v in kept],
+          'keys before rotation': [turn_back(k) for k, _ in kept]}
+counts = {what: [directions(x[0].reshape(len(x[0]), -1))[1] for x in xs]
+          for what, xs in counts.items()}
+for what, numbers in counts.items():
+    print(f'{what}: 99 % in {sum(numbers) / L:.0f} of {w // 2} directions, '
+          f'mean over blocks')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2 timemachine
+# there and back: max difference <1e-4
+# keys, rotated: 99 % in 127±2 of 192 directions, mean over blocks
+# values: 99 % in 155±2 of 192 directions, mean over blocks
+# keys before rotation: 99 % in 79±2 of 192 directions, mean over blocks
+# ```
+# ```output smollm2 sotu1898
+# there and back: max difference <1e-4
+# keys, rotated: 99 % in 129±2 of 192 directions, mean over blocks
+# values: 99 % in 157±2 of 192 directions, mean over blocks
+# keys before rotation: 99 % in 79±2 of 192 directions, mean over blocks
+# ```
+# ```output gpt2
+# there and back: max difference 0.0e+00
+# keys, rotated: 99 % in ~300 of 768 directions, mean over blocks
+# values: 99 % in ~300 of 768 directions, mean over blocks
+# keys before rotation: 99 % in ~300 of 768 directions, mean over blocks
+# ```
+
+# %%
+d2l.plot(range(L), list(counts.values()), legend=[*counts], xlabel='block',
+         ylabel='directions with 99 %', ylim=(0, w // 2))
+
+# %% [markdown] tags=["expected"]
+# ```output
+# [figure]
+# ```
+
+# %% [markdown]
+# In every block the keys were simpler before they were rotated. Does the loss
+# see that? The same ranks once more, but now the keys are turned back before
+# they are squeezed, and rotated again after.
+
+# %%
+def lowrank_content(r):
+    """An attn_fn: rank r for keys before rotation and values."""
+    @jax.jit
+    def attn_fn(q, k, v, i):
+        M = squeeze(rows(turn_back(k), v), r)
+        k, v = jnp.split(M.reshape(*M.shape[:2], -1, hd), 2, axis=2)
+        return stock_attention(q, turn(k), v)
+    return attn_fn
+
+# %%
+before = {r: tail_loss(forward_blocks(model, X, lowrank_content(r)))
+          for r in ranks}
+for r, loss in before.items():
+    print(f'rank {r}: {loss - full:.2f} with keys before rotation, '
+          f'{losses[r] - full:.2f} as cached')
+d2l.plot([r / w for r in (w, *ranks)],
+         [[full, *curve.values()] for curve in (losses, before)]
+         + [[full] * (1 + len(ranks))],
+         legend=['keys as cached', 'keys before rotation', 'full attention'],
+         xlabel='share of the directions', ylabel='loss (nats per token)',
+         fmts=('-o', '--s', ':'), figsize=(4.5, 3))
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2 timemachine
+# rank 256: 0.04±0.02 with keys before rotation, 0.10±0.02 as cached
+# rank 192: 0.08±0.02 with keys before rotation, 0.19±0.02 as cached
+# rank 128: 0.14±0.02 with keys before rotation, 0.51±0.02 as cached
+# [figure]
+# ```
+# ```output smollm2 sotu1898
+# rank 256: 0.05±0.02 with keys before rotation, 0.25±0.02 as cached
+# rank 192: 0.16±0.02 with keys before rotation, 0.50±0.02 as cached
+# rank 128: 0.41±0.02 with keys before rotation, 0.70±0.02 as cached
+# [figure]
+# ```
+# ```output gpt2
+# rank 256: ~-0.09 with keys before rotation, -0.09±0.02 as cached
+# rank 128: ~0.08 with keys before rotation, 0.08±0.02 as cached
+# [figure]
+# ```
+
+# %% [markdown]
+# With the rotation out of the way, a third of the directions costs 0.14 nats
+# in place of 0.51 on the novel, and 0.41 in place of 0.70 on the address. So
+# a good part of the rank of SmolLM2's cache is not content but position.
+# (GPT-2 adds learned positions to its input and rotates nothing; there both
+# rows are the same.)
+#
+# ## What MLA Adds
+#
+# This is the problem that MLA solves by design. Its latent holds what keys
+# and values of all heads have in common, *without* rotation. Positions travel
+# in a separate, short part of the key, rotated, one for all heads. Three
+# things differ from what we did here.
+#
+# 1. The projections are learned along with the model, not fitted to a
+#    passage: no oracle, and the model arranges itself with them.
+# 2. The two matrices that make keys and values from a latent need not be
+#    applied to cached tokens at all. They are absorbed into the projections
+#    of query and output, which is left as an exercise, and would fail if a
+#    rotation stood between.
+# 3. What is cached is the latent and the rotary part, nothing per head.
+
+# %%
+deepseek = d2l.MODELS['DeepSeek-V2']
+latent = deepseek.latent_dim + deepseek.rotary_dim
+heads = 2 * deepseek.num_heads * deepseek.head_dim
+print(f'DeepSeek-V2: {latent} numbers per token and block, '
+      f'without sharing {heads}')
+print(f'{name}: {w} numbers per token and block, '
+      f'without sharing {2 * H * hd}')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2
+# DeepSeek-V2: 576 numbers per token and block, without sharing 32768
+# smollm2: 384 numbers per token and block, without sharing 1152
+# ```
+# ```output gpt2
+# DeepSeek-V2: 576 numbers per token and block, without sharing 32768
+# gpt2: 1536 numbers per token and block, without sharing 1536
+# ```
+
+# %% [markdown]
+# ## One Passage Is One Passage
+#
+# All losses so far are means over 511 tokens of one text. The next passage of
+# the same text shows how far such a number carries.
+
+# %%
+r = ranks[-1]
+for number in range(1, 1 + sizes['more']):
+    X = passage(number)
+    stock = tail_loss(forward_blocks(model, X, stock_attention))
+    squeezed = tail_loss(forward_blocks(model, X, lowrank_kv(r)))
+    print(f'passage {number}: full {stock:.2f}, rank {r} adds '
+          f'{squeezed - stock:.2f}')
+
+# %% [markdown] tags=["expected"]
+# ```output small smollm2 timemachine
+# passage 1: full 2.79±0.02, rank 128 adds 0.42±0.02
+# ```
+# ```output small smollm2 sotu1898
+# passage 1: full 3.60±0.02, rank 128 adds 0.61±0.02
+# ```
+# ```output small gpt2
+# passage 1: full ~3.5, rank 128 adds ~0.1
+# ```
+# ```output full
+# passage 1: full ~3, rank ~128 adds ~0.5
+# passage 2: full ~3, rank ~128 adds ~0.5
+# passage 3: full ~3, rank ~128 adds ~0.5
+# passage 4: full ~3, rank ~128 adds ~0.5
+# passage 5: full ~3, rank ~128 adds ~0.5
+# passage 6: full ~3, rank ~128 adds ~0.5
+# passage 7: full ~3, rank ~128 adds ~0.5
+# ```
+
+# %% [markdown]
+# The loss itself belongs to the passage, some are harder than others. What
+# the rank adds to it moves less, but it does move, and a ranking of methods
+# that differ by a few hundredths would need many passages. Nor does one kind
+# of text say much about another: neither a novel nor an address of state has
+# code or tables in it. And a loss per token says little about the one token,
+# far back, that a later answer hangs on.
