@@ -40,7 +40,7 @@ $(READY): environment.yml pyproject.toml
 	  || { echo 'The environment is not whole: remove $(VENV) and run make setup again.' >&2; exit 1; }
 	@touch $@
 
-data: $(READY)  ## fetch the text that the notebooks read
+data: $(READY)  ## fetch the text and the model that the notebooks read
 	@$(BIN)/python -m d2l_ext.fetch_data
 
 lab: data  ## open JupyterLab on your own copies of the notebooks, in work/

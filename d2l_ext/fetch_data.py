@@ -1,6 +1,7 @@
 """Fetch data by hand: `python -m d2l_ext.fetch_data [--list] [NAME ...]`.
 
-Without a name it fetches the text a run would use and says which it is.
+Without a name it fetches the text and the checkpoint that a run would use,
+and says which they are.
 """
 
 import argparse
@@ -31,6 +32,22 @@ def text_lines():
             'or into a folder that D2L_DATA names.')
 
 
+def checkpoint_line():
+    """Which checkpoint the run reads, from which files.
+
+    Where it cannot be had, why: the first lessons do without one, so they
+    should not have to wait for it.
+    """
+    from .checkpoints import CHECKPOINTS  # takes a second, for a GGUF reader
+    checkpoint = runs.chosen('checkpoint') or runs.default_checkpoint()
+    try:
+        paths = map(hub.fetch, CHECKPOINTS[checkpoint].assets)
+        return f'checkpoint {checkpoint}: {" and ".join(paths)}'
+    except OSError as error:
+        return (f'checkpoint {checkpoint}: {error}\n'
+                'Lessons 05 and 06 need it, the others do not.')
+
+
 def list_assets():
     """Print where each asset lies; 1 if one of them is a wrong file."""
     status = 0
@@ -48,7 +65,7 @@ def main(argv=None):
                                      description='Fetch the data of a run.')
     parser.add_argument('names', nargs='*', metavar='NAME',
                         help=f'any of {", ".join(hub.ASSETS)}; without one, '
-                             f'the text of the run')
+                             f'the text and the checkpoint of the run')
     parser.add_argument('--list', action='store_true',
                         help='only say where each file lies')
     args = parser.parse_args(argv)
@@ -57,6 +74,7 @@ def main(argv=None):
             return list_assets()
         if not args.names:
             print(text_lines())
+            print(checkpoint_line())
         for name in args.names:
             print(f'{name}: {hub.fetch(name)}')
     except (OSError, ValueError) as error:

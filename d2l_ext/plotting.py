@@ -1,8 +1,8 @@
 """The book's `plot`: a few lines of data, axes with units, one call."""
 
 import numpy as np
+from matplotlib import cm, ticker
 from matplotlib import pyplot as plt
-from matplotlib import ticker
 
 # each line differs in stroke and marker, so it reads without colour
 FMTS = ('-o', '--s', '-.^', ':D', '-v', '--x', '-.P', ':*')
@@ -98,17 +98,20 @@ def show_heatmaps(matrices, xlabel, ylabel, titles=None, figsize=(2.5, 2.5),
         raise ValueError(f'matrices: shape {matrices.shape}, expected (rows, '
                          'columns, height, width)')
     use_svg_display()
+    shades = cm.ScalarMappable(norm, cmap)  # the same for all matrices
+    shades.set_array(matrices.ravel())
+    shades.autoscale_None()
     rows, columns = matrices.shape[:2]
     figure, axes = plt.subplots(rows, columns, figsize=figsize, sharex=True,
                                 sharey=True, squeeze=False,
                                 layout='constrained')
     for row, row_axes in zip(matrices, axes, strict=True):
         for j, (matrix, one) in enumerate(zip(row, row_axes, strict=True)):
-            image = one.imshow(matrix, cmap=cmap, norm=norm)
+            one.imshow(matrix, cmap=cmap, norm=shades.norm)
             if one in axes[-1]:
                 one.set_xlabel(xlabel)
             if j == 0:
                 one.set_ylabel(ylabel)
             if titles:
                 one.set_title(titles[j])
-    figure.colorbar(image, ax=axes, shrink=0.6)
+    figure.colorbar(shades, ax=axes, shrink=0.6)

@@ -448,74 +448,77 @@ words = [
      'an oracle in lesson 05; DeepSeek-AI, 2024'),
     ('window', 'every token in between',
      'none with sinks, from the start without',
-     f'loss {beyond["window 256, sinks 4"]:+.2f} here; '
-     f'{beyond["window 256, sinks 0"]:+.2f} without sinks; Xiao et al., 2024'),
+     f'here {beyond["window 256, sinks 4"]:+.2f}, without sinks '
+     f'{beyond["window 256, sinks 0"]:+.2f}; Xiao et al., 2024'),
     ('linear attention', 'the softmax, and exact look-up of a token',
      'from the start', 'Katharopoulos et al., 2020; not measured here'),
 ]
 d2l.print_table(('method', 'what is lost', 'training', 'evidence'), words,
-                (11, 20, 18, 21))
+                (10, 19, 17, 22))
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
-# method       what is lost          training            evidence
-# -----------  --------------------  ------------------  ---------------------
-# full cache   nothing               none                the baseline here,
-#                                                        loss 3.09±0.02
-# GQA          keys and values of    from the start, or  trained in lesson 04;
-#              their own for each    a little more of a  Ainslie et al., 2023;
-#              head                  finished model      Llama, Mistral,
-#                                                        SmolLM2
-# MQA          as GQA, and more      as GQA              lesson 04; Shazeer,
-#                                                        2019
-# MLA          what a latent of r    from the start      an oracle in lesson
-#              numbers cannot carry                      05; DeepSeek-AI, 2024
-# window       every token in        none with sinks,    loss +0.06±0.02 here;
-#              between               from the start      +0.64±0.02 without sinks;
-#                                    without             Xiao et al., 2024
-# linear       the softmax, and      from the start      Katharopoulos et al.,
-# attention    exact look-up of a                        2020; not measured
-#              token                                     here
+# method      what is lost         training           evidence
+# ----------  -------------------  -----------------  ----------------------
+# full cache  nothing              none               the baseline here,
+#                                                     loss 3.09±0.02
+# GQA         keys and values of   from the start,    trained in lesson 04;
+#             their own for each   or a little more   Ainslie et al., 2023;
+#             head                 of a finished      Llama, Mistral,
+#                                  model              SmolLM2
+# MQA         as GQA, and more     as GQA             lesson 04; Shazeer,
+#                                                     2019
+# MLA         what a latent of r   from the start     an oracle in lesson
+#             numbers cannot                          05; DeepSeek-AI, 2024
+#             carry
+# window      every token in       none with sinks,   here +0.06±0.02, without
+#             between              from the start     sinks +0.64±0.02; Xiao et
+#                                  without            al., 2024
+# linear      the softmax, and     from the start     Katharopoulos et al.,
+# attention   exact look-up of a                      2020; not measured
+#             token                                   here
 # ```
 # ```output smollm2 sotu1898
-# method       what is lost          training            evidence
-# -----------  --------------------  ------------------  ---------------------
-# full cache   nothing               none                the baseline here,
-#                                                        loss 3.93±0.02
-# GQA          keys and values of    from the start, or  trained in lesson 04;
-#              their own for each    a little more of a  Ainslie et al., 2023;
-#              head                  finished model      Llama, Mistral,
-#                                                        SmolLM2
-# MQA          as GQA, and more      as GQA              lesson 04; Shazeer,
-#                                                        2019
-# MLA          what a latent of r    from the start      an oracle in lesson
-#              numbers cannot carry                      05; DeepSeek-AI, 2024
-# window       every token in        none with sinks,    loss +0.05±0.02 here;
-#              between               from the start      +0.75±0.02 without sinks;
-#                                    without             Xiao et al., 2024
-# linear       the softmax, and      from the start      Katharopoulos et al.,
-# attention    exact look-up of a                        2020; not measured
-#              token                                     here
+# method      what is lost         training           evidence
+# ----------  -------------------  -----------------  ----------------------
+# full cache  nothing              none               the baseline here,
+#                                                     loss 3.93±0.02
+# GQA         keys and values of   from the start,    trained in lesson 04;
+#             their own for each   or a little more   Ainslie et al., 2023;
+#             head                 of a finished      Llama, Mistral,
+#                                  model              SmolLM2
+# MQA         as GQA, and more     as GQA             lesson 04; Shazeer,
+#                                                     2019
+# MLA         what a latent of r   from the start     an oracle in lesson
+#             numbers cannot                          05; DeepSeek-AI, 2024
+#             carry
+# window      every token in       none with sinks,   here +0.05±0.02, without
+#             between              from the start     sinks +0.75±0.02; Xiao et
+#                                  without            al., 2024
+# linear      the softmax, and     from the start     Katharopoulos et al.,
+# attention   exact look-up of a                      2020; not measured
+#             token                                   here
 # ```
 # ```output gpt2
-# method       what is lost          training            evidence
-# -----------  --------------------  ------------------  ---------------------
-# full cache   nothing               none                the baseline here,
-#                                                        loss 3.58±0.02
-# GQA          keys and values of    from the start, or  trained in lesson 04;
-#              their own for each    a little more of a  Ainslie et al., 2023;
-#              head                  finished model      Llama, Mistral,
-#                                                        SmolLM2
-# MQA          as GQA, and more      as GQA              lesson 04; Shazeer,
-#                                                        2019
-# MLA          what a latent of r    from the start      an oracle in lesson
-#              numbers cannot carry                      05; DeepSeek-AI, 2024
-# window       every token in        none with sinks,    loss +0.18±0.04 here;
-#              between               from the start      +4.67±0.04 without sinks;
-#                                    without             Xiao et al., 2024
-# linear       the softmax, and      from the start      Katharopoulos et al.,
-# attention    exact look-up of a                        2020; not measured
-#              token                                     here
+# method      what is lost         training           evidence
+# ----------  -------------------  -----------------  ----------------------
+# full cache  nothing              none               the baseline here,
+#                                                     loss 3.58±0.02
+# GQA         keys and values of   from the start,    trained in lesson 04;
+#             their own for each   or a little more   Ainslie et al., 2023;
+#             head                 of a finished      Llama, Mistral,
+#                                  model              SmolLM2
+# MQA         as GQA, and more     as GQA             lesson 04; Shazeer,
+#                                                     2019
+# MLA         what a latent of r   from the start     an oracle in lesson
+#             numbers cannot                          05; DeepSeek-AI, 2024
+#             carry
+# window      every token in       none with sinks,   here +0.18±0.04, without
+#             between              from the start     sinks +4.67±0.04; Xiao et
+#                                  without            al., 2024
+# linear      the softmax, and     from the start     Katharopoulos et al.,
+# attention   exact look-up of a                      2020; not measured
+#             token                                   here
 # ```
 
 # %%

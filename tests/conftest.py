@@ -1,6 +1,7 @@
 """What tests share: the two backends, and a text of their own."""
 
 import hashlib
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,3 +34,29 @@ def own_text(tmp_path, monkeypatch):
     monkeypatch.setenv('D2L_TEXT', 'timemachine')
     monkeypatch.setattr(runs, 'latest', None)
     return text
+
+
+@pytest.fixture(scope='session')
+def fetched():
+    """fetched(name): the path of a published file, or the test is skipped."""
+    from d2l_ext import hub
+
+    def fetch(name):
+        try:
+            return hub.fetch(name)
+        except FileNotFoundError as error:
+            pytest.skip(f'{name} cannot be had: {error}')
+    return fetch
+
+
+@pytest.fixture(scope='session')
+def smollm2_gguf(fetched):
+    """SmolLM2's file, which takes seconds to parse: parsed once."""
+    from d2l_ext import checkpoints
+    file = fetched('smollm2')
+    stored, reader = checkpoints.read_gguf(file)
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(checkpoints, 'read_gguf', lambda _: (stored, reader))
+        encoding = checkpoints.read_smollm2(file)[1]()
+    return SimpleNamespace(file=file, stored=stored, reader=reader,
+                           encoding=encoding)

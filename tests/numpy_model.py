@@ -21,23 +21,31 @@ def linear(w, name, x):
     return x @ w[name + '.weight'].T + w.get(name + '.bias', 0.0)
 
 
-def normalize(w, name, x, norm):
+def normalize(w, name, x, norm, epsilon):
     if norm == 'layer':
         x = x - x.mean(-1, keepdims=True)
-    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon)
     return x * w[name + '.weight'] + w.get(name + '.bias', 0.0)
 
 
-def attend(w, name, x, num_heads, rope):
-    """Causal self-attention on one sequence x (T, D)."""
+def attend(w, name, x, num_heads, rope, shared, base):
+    """Causal self-attention on one sequence x (T, D).
+
+    shared: whether heads may share keys, so that projections come apart.
+    """
     T, D = x.shape
     hd, positions = D // num_heads, np.arange(T)
-    qkv, heads = linear(w, name + '.W_qkv', x), []
+    if shared:
+        qs, ks, vs = (linear(w, f'{name}.W_{c}', x) for c in 'qkv')
+    else:
+        qs, ks, vs = np.split(linear(w, name + '.W_qkv', x), 3, axis=-1)
+    readers, heads = D // ks.shape[-1], []
     for h in range(num_heads):
-        q, k, v = (qkv[:, i * D + h * hd:i * D + (h + 1) * hd]
-                   for i in range(3))
+        own = slice(h * hd, (h + 1) * hd)
+        read = slice(h // readers * hd, (h // readers + 1) * hd)
+        q, k, v = qs[:, own], ks[:, read], vs[:, read]
         if rope:
-            q, k = rotate(q, positions), rotate(k, positions)
+            q, k = (rotate(x, positions, base) for x in (q, k))
         out = np.zeros((T, hd))
         for i in range(T):
             score = k[:i + 1] @ q[i] / np.sqrt(hd)
@@ -58,7 +66,8 @@ def feed(w, name, x, act):
 
 
 def logits(weights, X, num_heads, num_blks, pos='rope', norm='rms',
-           act='swiglu', pre_norm=True):
+           act='swiglu', pre_norm=True, num_kv_heads=None, base=10000.0,
+           epsilon=1e-5):
     w = {name: a.astype(np.float64) for name, a in weights.items()}
     rows = []
     for ids in X:
@@ -66,19 +75,21 @@ def logits(weights, X, num_heads, num_blks, pos='rope', norm='rms',
         if pos == 'learned':
             h = h + w['pos_emb.weight'][:len(ids)]
         for b in range(num_blks):
-            name, rope = f'blks.{b}', pos == 'rope'
+            name = f'blks.{b}'
 
             def norm_of(i, x, name=name):
-                return normalize(w, f'{name}.norm{i}', x, norm)
+                return normalize(w, f'{name}.norm{i}', x, norm, epsilon)
+
+            def attention_of(x, name=name):
+                return attend(w, f'{name}.attention', x, num_heads,
+                              pos == 'rope', num_kv_heads is not None, base)
 
             if pre_norm:
-                h = h + attend(w, f'{name}.attention', norm_of(1, h),
-                               num_heads, rope)
+                h = h + attention_of(norm_of(1, h))
                 h = h + feed(w, f'{name}.ffn', norm_of(2, h), act)
             else:
-                h = norm_of(1, h + attend(w, f'{name}.attention', h,
-                                          num_heads, rope))
+                h = norm_of(1, h + attention_of(h))
                 h = norm_of(2, h + feed(w, f'{name}.ffn', h, act))
-        rows.append(normalize(w, 'norm', h, norm)
+        rows.append(normalize(w, 'norm', h, norm, epsilon)
                     @ w['token_emb.weight'].T)
     return np.stack(rows)

@@ -16,6 +16,8 @@ CALLS = {
                         batch=13, itemsize=2, window=4, sinks=1),
     f.latent_cache_bytes: dict(num_blks=3, latent_dim=5, rotary_dim=7, n=11,
                                batch=13, itemsize=2, window=4, sinks=1),
+    f.state_bytes: dict(num_blks=3, num_heads=5, head_dim=7, batch=13,
+                        itemsize=2),
     f.dense_flops: dict(num_params=17, num_tokens=5),
     f.attention_flops: dict(num_blks=3, num_heads=5, head_dim=7, new=2,
                             cached=11),
@@ -43,6 +45,19 @@ def test_a_latent_cache_holds_one_latent_and_one_rotary_part():
     """One for keys and values together, so no factor of 2."""
     assert f.latent_cache_bytes(3, 5, 2, 11, 13, 8) == 3 * 7 * 11 * 13 * 8
     assert f.latent_cache_bytes(3, 5, 0, 11) == 3 * 5 * 11 * 4
+
+
+def test_a_state_holds_a_matrix_and_a_sum_of_features_per_head():
+    """7 features times 7 values, and 7 sums; no number of tokens."""
+    assert f.state_bytes(3, 5, 7, 13, 2) == 3 * 5 * (7 * 7 + 7) * 13 * 2
+    assert f.state_bytes(3, 5, 7) == 3 * 5 * 56 * 4
+
+
+def test_a_state_is_a_cache_of_half_a_head_width_of_tokens():
+    """(hd + 1) / 2 tokens, so a longer context is cheaper as a state."""
+    for hd in (7, 63, 127):
+        assert f.state_bytes(3, 5, hd) == f.cache_bytes(
+            3, 5, hd, (hd + 1) // 2)
 
 
 @pytest.mark.parametrize('n, kept', [(1, 1), (6, 6), (7, 7), (8, 7),

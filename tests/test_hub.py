@@ -600,7 +600,7 @@ def test_the_command_names_the_text_of_the_run(site, folder, offer, capsys,
                                                monkeypatch):
     """It says which text, which files, and what they stand in for."""
     offer('/absent.txt', name='timemachine', filename='timemachine.txt')
-    for name in ('sotu1898', 'sotu1899'):
+    for name in ('sotu1898', 'sotu1899', 'smollm2'):
         offer('/tale.txt', name=name, filename=f'{name}.txt')
     site.pages['/tale.txt'] = BODY
     assert fetch_data.main([]) == 0
@@ -615,10 +615,23 @@ def test_the_command_names_the_text_of_the_run(site, folder, offer, capsys,
     assert fetch_data.main([]) == 0
     out, _ = capsys.readouterr()
     assert out == (f'text timemachine: The Time Machine, from '
-                   f'{folder / "timemachine.txt"}\n')
+                   f'{folder / "timemachine.txt"}\n'
+                   f'checkpoint smollm2: {folder / "smollm2.txt"}\n')
     monkeypatch.setenv('D2L_TEXT', 'sotu1898')
     assert fetch_data.main([]) == 0
     assert 'as D2L_TEXT asks' in capsys.readouterr().out
+
+
+def test_the_command_goes_on_without_a_checkpoint(site, folder, offer,
+                                                  capsys):
+    """The first lessons need none: it says what is missing, and to whom."""
+    offer('/tale.txt', name='timemachine', filename='timemachine.txt')
+    site.pages['/tale.txt'] = BODY
+    offer('/absent.gguf', name='smollm2', filename='smollm2.gguf')
+    assert fetch_data.main([]) == 0
+    out, _ = capsys.readouterr()
+    assert 'checkpoint smollm2: smollm2.gguf' in out
+    assert out.endswith('Lessons 05 and 06 need it, the others do not.\n')
 
 
 @pytest.fixture

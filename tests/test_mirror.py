@@ -21,6 +21,10 @@ DIFFERENCES = {
                       'the caches it is given',
     'GPT.forward_cached': 'in JAX a function, cached_forward, of buffers in '
                           'and buffers out',
+    'embed': 'a part of forward_blocks, compiled',
+    'enter_block': 'a part of forward_blocks, compiled once for all blocks',
+    'leave_block': 'a part of forward_blocks, compiled once for all blocks',
+    'read_out': 'a part of forward_blocks, compiled',
     'forward_chunk': 'the body that cached_forward compiles',
     'jitted_chunk': 'forward_chunk compiled, buffers kept',
     'donated_chunk': 'forward_chunk compiled, buffers given away',

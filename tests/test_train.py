@@ -146,6 +146,26 @@ def test_counts_that_are_none_are_refused(backend, own_text, wrong):
             else not dropout.deterministic)
 
 
+def test_token_losses_are_those_of_the_next_tokens(backend):
+    """-log softmax at token t + 1, as in NumPy; the last row has no target."""
+    rng = np.random.default_rng(0)
+    B, T, V = 2, 5, 7
+    logits = 3 * rng.normal(size=(B, T, V)).astype(np.float32)
+    X = rng.integers(0, V, (B, T))
+    losses = backend.numpy(backend.d2l.token_losses(
+        backend.array(logits), backend.array(X)))
+    log_p = logits - np.log(np.exp(logits.astype(np.float64)).sum(
+        -1, keepdims=True))
+    expected = np.array([[-log_p[b, t, X[b, t + 1]] for t in range(T - 1)]
+                         for b in range(B)])
+    assert losses.shape == (B, T - 1)
+    error = np.abs(losses - expected).max()
+    assert error < 1e-5, f'off by {error:.1e}'
+    logits[:, -1] = np.nan
+    assert np.array_equal(losses, backend.numpy(backend.d2l.token_losses(
+        backend.array(logits), backend.array(X))))
+
+
 class Model:
     """Only the two modes of a model."""
 

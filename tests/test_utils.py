@@ -44,6 +44,35 @@ def test_print_wrapped_breaks_at_blanks_and_indents(capsys):
     assert capsys.readouterr().out == 'one two\n    three\nfour\n'
 
 
+def test_print_table_breaks_long_cells_in_their_columns(capsys):
+    """At blanks, not at hyphens; no blank at the end of a line."""
+    utils.print_table(('name', 'what it is'), [
+        ('a', 'short'), ('two words', 'more-than one line of it'),
+        (1.5, None)], (6, 13))
+    assert capsys.readouterr().out == (
+        'name    what it is\n'
+        '------  -------------\n'
+        'a       short\n'
+        'two     more-than one\n'
+        'words   line of it\n'
+        '1.5     None\n')
+
+
+def test_print_table_keeps_the_place_of_an_empty_cell(capsys):
+    utils.print_table(('a', 'b', 'c'), [('', 'x', 'y')], (2, 1, 2))
+    assert capsys.readouterr().out.splitlines() == [
+        'a   b  c', '--  -  --', '    x  y']
+
+
+@pytest.mark.parametrize('header, row', [
+    (('a', 'b'), ('x',)), (('a', 'b'), ('x', 'y', 'z')),
+    (('a',), ('x', 'y')), (('a', 'b', 'c'), ('x', 'y'))])
+def test_print_table_refuses_a_row_of_another_length(header, row):
+    wrong = len(header) if len(header) != 2 else len(row)
+    with pytest.raises(ValueError, match=f'{wrong} cells, expected 2'):
+        utils.print_table(header, [row], (3, 4))
+
+
 def test_plot_draws_each_line_with_its_own_mark():
     from matplotlib import pyplot as plt
     plotting.plot([1, 2, 4], [[1, 2, 3], [3, 2, 1]], xlabel='n (tokens)',
@@ -71,6 +100,57 @@ def test_plot_without_y_counts_from_zero_and_takes_arrays():
     with pytest.raises(ValueError, match='2 lines in X, 3 in Y'):
         plotting.plot([[1], [2]], [[1], [2], [3]])
     plt.close('all')
+
+
+def test_heatmaps_stand_in_a_grid_with_labels_at_its_edges():
+    """Each matrix in its place; y at the left, x at the bottom, one bar."""
+    from matplotlib import pyplot as plt
+    matrices = np.random.default_rng(0).random((2, 3, 4, 5))
+    plotting.show_heatmaps(matrices, 'keys', 'queries', titles=list('abc'),
+                           figsize=(6, 4), cmap='Blues', norm='log')
+    *grid, bar = plt.gcf().axes
+    assert len(grid) == 6
+    for i, axes in enumerate(grid):
+        [image] = axes.get_images()
+        row, column = divmod(i, 3)
+        np.testing.assert_array_equal(image.get_array(),
+                                      matrices[row, column])
+        assert image.get_cmap().name == 'Blues'
+        assert type(image.norm).__name__ == 'LogNorm'
+        assert axes.get_xlabel() == ('keys' if row == 1 else '')
+        assert axes.get_ylabel() == ('queries' if column == 0 else '')
+        assert axes.get_title() == 'abc'[column]
+    assert tuple(plt.gcf().get_size_inches()) == (6, 4)
+    plt.close('all')
+
+
+def test_a_single_heatmap_takes_an_array_of_either_backend(backend):
+    from matplotlib import pyplot as plt
+    plotting.show_heatmaps(backend.array(np.ones((1, 1, 2, 3))), 'x', 'y')
+    axes, bar = plt.gcf().axes
+    assert axes.get_images()[0].get_array().shape == (2, 3)
+    assert axes.get_title() == ''
+    plt.close('all')
+
+
+def test_one_bar_serves_all_heatmaps():
+    """Equal values have equal shades wherever they stand; 0 has no log."""
+    from matplotlib import pyplot as plt
+    matrices = np.arange(24.).reshape(1, 2, 3, 4)
+    for norm, least in ((None, 0), ('log', 1)):
+        plotting.show_heatmaps(matrices, 'x', 'y', norm=norm)
+        *grid, bar = plt.gcf().axes
+        limits = [axes.get_images()[0].get_clim() for axes in grid]
+        assert limits == [(least, 23)] * 2
+        assert bar.get_ylim() == pytest.approx((least, 23))
+        plt.close('all')
+
+
+@pytest.mark.parametrize('shape', [(4, 5), (3, 4, 5), (1, 2, 3, 4, 5)])
+def test_heatmaps_need_four_axes(shape):
+    with pytest.raises(ValueError, match=f'shape .{shape[0]}, .*expected '
+                                         '.rows, columns, height, width'):
+        plotting.show_heatmaps(np.zeros(shape), 'x', 'y')
 
 
 def test_timeit_is_in_seconds(backend):
