@@ -278,13 +278,14 @@ for i in chosen:
 # ```
 
 # %% [markdown]
-# A passage of 1024 tokens could fill all directions. A quarter to two thirds
-# of them carry nearly everything, and the singular values fall over three
-# orders of magnitude.
+# In SmolLM2 a quarter to two thirds of the directions carry nearly
+# everything, fewer in lower blocks than in higher ones. (Its keys are longer
+# than its values, thirty times in block 0 and hardly in the last, so what we
+# count there are mostly keys.)
 
 # %%
-d2l.plot([range(1, w + 1)] * len(chosen),
-         [spectra[i][0] / spectra[i][0][0] for i in chosen],
+curves = [spectra[i][0] / spectra[i][0][0] for i in chosen]
+d2l.plot([range(1, 1 + len(curve)) for curve in curves], curves,
          legend=[f'block {i}' for i in chosen], xlabel='direction',
          ylabel='singular value / largest', yscale='log',
          fmts=('-', '--', '-.', ':'), figsize=(4.5, 3))
@@ -345,12 +346,12 @@ for r, loss in losses.items():
 # %% [markdown]
 # What kind of number is this? The directions were fitted to the very passage
 # that is then scored: an *oracle*. No projection that is fixed beforehand
-# comes closer to these keys and values, so this is a bound on what squeezing
-# a finished model can do. It does not even save anything here, because the
-# $r$ directions have to be kept as well as the coordinates. (Projecting on
-# directions from *another* passage is left as an exercise.) And closest in
-# squared error need not be best in loss: the published figures for GPT-2 fall
-# from 3.58 to 3.49 at rank 256, below the full model.
+# comes closer to what this cache holds, so it bounds from above what such a
+# projection can do. It hardly saves anything here, because the $r$ directions
+# have to be kept as well as the coordinates. (Projecting on directions from
+# *another* passage is left as an exercise.) And closest in squared error need
+# not be best in loss: the published figures for GPT-2 fall from 3.58 to 3.49
+# at rank 256, below the full model.
 #
 # The two checkpoints differ. GPT-2's figures hardly move at a sixth of its
 # 1536 numbers per token (3.49) and by 0.08 at a twelfth. SmolLM2 pays more at
