@@ -160,6 +160,7 @@ class GGUFReader(gguf.GGUFReader):
     """
 
     def _get(self, offset, dtype, count=1, *args, **kwargs):
+        self.data = np.asarray(self.data)  # slicing a memmap is slow
         end = int(offset) + np.dtype(dtype).itemsize * int(count)
         if end > len(self.data):
             raise ValueError(f'it has {len(self.data)} bytes, not {end}')

@@ -7,6 +7,7 @@ from .checks import (
     check_room,
     check_same,
     check_sampling,
+    check_sizes,
 )
 from .explorer import explore_cache
 from .formulas import (

@@ -201,6 +201,7 @@ measure('value of token 0 as long as others', value_long)
 # %%
 def window_attention(window, sinks=0, first=0):  #@save
     """An attn_fn: the latest `window` tokens, and `sinks` from first on."""
+    d2l.check_sizes(window=window)  # a query sees itself at least
     @jax.jit
     def attn_fn(q, k, v, i):
         j = jnp.arange(k.shape[1])

@@ -271,6 +271,7 @@ def lowrank_kv(r):
 # from 06_sinks_jax, A Window, and a Window with a Sink
 def window_attention(window, sinks=0, first=0):
     """An attn_fn: the latest `window` tokens, and `sinks` from first on."""
+    d2l.check_sizes(window=window)  # a query sees itself at least
     @jax.jit
     def attn_fn(q, k, v, i):
         j = jnp.arange(k.shape[1])

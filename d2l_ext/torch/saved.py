@@ -212,6 +212,7 @@ def lowrank_kv(r):
 # from 06_sinks_torch, A Window, and a Window with a Sink
 def window_attention(window, sinks=0, first=0):
     """An attn_fn: the latest `window` tokens, and `sinks` from first on."""
+    d2l.check_sizes(window=window)  # a query sees itself at least
     def attn_fn(q, k, v, i):
         j = torch.arange(k.shape[2], device=q.device)
         t = j[-q.shape[2]:, None]
