@@ -43,6 +43,9 @@ def label_log_ticks(axes, which, values):
     """
     axis = getattr(axes, f'{which}axis')
     axis.set_minor_formatter(ticker.NullFormatter())
+    if which == 'y' and 0 < max(values) < 100 * min(values):
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
     if which == 'x' and len(values) <= 6:
         axis.set_major_locator(ticker.FixedLocator(values))
         axis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
@@ -76,7 +79,7 @@ def plot(X, Y=None, xlabel=None, ylabel=None, legend=(), xlim=None,
     for which, scale in (('x', xscale), ('y', yscale)):
         if scale == 'log':
             label_log_ticks(axes, which, np.unique(np.concatenate(
-                [x for x, _ in lines])))
+                [line[which == 'y'] for line in lines])))
     if len(legend) > 4:  # beside the axes, where it hides no line
         axes.legend(legend, fontsize='small', loc='center left',
                     bbox_to_anchor=(1, 0.5))

@@ -415,7 +415,7 @@ for what, numbers in counts.items():
 
 # %%
 d2l.plot(range(L), list(counts.values()), legend=[*counts], xlabel='block',
-         ylabel='directions with 99 %', ylim=(0, w // 2))
+         ylabel='directions with 99 %', ylim=(0, 0.8 * w), figsize=(4.5, 3))
 
 # %% [markdown] tags=["expected"]
 # ```output
@@ -441,8 +441,8 @@ def lowrank_content(r):
 before = {r: tail_loss(forward_blocks(model, X, lowrank_content(r)))
           for r in ranks}
 for r, loss in before.items():
-    print(f'rank {r}: {loss - full:.2f} with keys before rotation, '
-          f'{losses[r] - full:.2f} as cached')
+    print(f'rank {r}: {loss - full:z.2f} with keys before rotation, '
+          f'{losses[r] - full:z.2f} as cached')
 d2l.plot([r / w for r in (w, *ranks)],
          [[full, *curve.values()] for curve in (losses, before)]
          + [[full] * (1 + len(ranks))],
@@ -523,7 +523,7 @@ for number in range(1, 1 + sizes['more']):
     stock = tail_loss(forward_blocks(model, X, stock_attention))
     squeezed = tail_loss(forward_blocks(model, X, lowrank_kv(r)))
     print(f'passage {number}: full {stock:.2f}, rank {r} adds '
-          f'{squeezed - stock:.2f}')
+          f'{squeezed - stock:z.2f}')
 
 # %% [markdown] tags=["expected"]
 # ```output small smollm2 timemachine

@@ -83,6 +83,15 @@ def watch(q, k, v, i):
 # ```output smollm2 timemachine
 # smollm2, token 0 is 'The'
 # ```
+# ```output smollm2 sotu1898
+# smollm2, token 0 is 'To'
+# ```
+# ```output gpt2 timemachine
+# gpt2, token 0 is 'The'
+# ```
+# ```output gpt2 sotu1898
+# gpt2, token 0 is 'To'
+# ```
 
 # %%
 losses = {'full': d2l.token_losses(
@@ -128,7 +137,7 @@ for i in range(0, len(on_first), 6):
 # %%
 d2l.plot(range(len(on_first)), [on_first, value_norms],
          legend=['weight on token 0', 'norm of its value / mean'],
-         xlabel='block', ylabel='share', figsize=(4.5, 3))
+         xlabel='block', ylabel='share', ylim=(0, 2), figsize=(4.5, 3))
 i = max(range(len(on_first)), key=on_first.__getitem__)
 d2l.show_heatmaps([maps[i][:3]], xlabel='key', ylabel='query', titles=[
     f'block {i}, head {h}' for h in range(3)], figsize=(7, 2.6))
@@ -182,12 +191,20 @@ measure('value of token 0 as long as others', value_long)
 # value of token 0 set to zero: loss 3.40±0.02, perplexity 30±1
 # value of token 0 as long as others: loss 4.78±0.02, perplexity 120±3
 # ```
+# ```output smollm2 sotu1898
+# value of token 0 set to zero: loss 4.26±0.02, perplexity 71±2
+# value of token 0 as long as others: loss 9.48±0.05, perplexity 13100±700
+# ```
+# ```output gpt2
+# value of token 0 set to zero: loss ~4, perplexity ~50
+# value of token 0 as long as others: loss ~5, perplexity ~150
+# ```
 
 # %% [markdown]
-# A long value would drown everything else. And a value of zero is not right
-# either: what little the sink adds the model has learned to count on, like a
-# constant. So "attend nowhere" is a good first picture of a sink, and not the
-# whole of it.
+# A value of ordinary length would drown everything else, on the novel as on
+# the address. And a value of zero is not right either: what little the sink
+# adds the model has learned to count on, like a constant. So "attend nowhere"
+# is a good first picture of a sink, and not the whole of it.
 #
 # ## A Window, and a Window with a Sink
 #
@@ -250,6 +267,20 @@ for window in sizes['windows']:
 # window 512, sinks 0: loss 3.69±0.02, perplexity 40±1
 # window 512, sinks 1: loss 3.11±0.02, perplexity 22±1
 # ```
+# ```output small smollm2 sotu1898
+# window 256, tokens 8 to 11: loss 4.67±0.02, perplexity 106±2
+# window 64, sinks 0: loss 5.11±0.02, perplexity 166±4
+# window 64, sinks 1: loss 4.14±0.02, perplexity 63±2
+# window 512, sinks 0: loss 4.66±0.02, perplexity 106±2
+# window 512, sinks 1: loss 3.95±0.02, perplexity 52±1
+# ```
+# ```output small gpt2
+# window 256, tokens 8 to 11: loss ~8, perplexity ~3800
+# window 64, sinks 0: loss ~9, perplexity ~8000
+# window 64, sinks 1: loss ~4, perplexity ~55
+# window 512, sinks 0: loss ~8, perplexity ~3000
+# window 512, sinks 1: loss ~4, perplexity ~40
+# ```
 
 # %%
 curves = [[math.exp(tail(f'window {window}, sinks {sinks}'))
@@ -280,9 +311,9 @@ def extra(name, first, last):
     return (losses[name] - losses['full'])[first:last].mean().item()
 
 for what in ('window 256, sinks 0', 'window 256, sinks 1'):
-    print(f'{what}: {extra(what, 0, 256):.2f} before 256, '
-          f'{extra(what, 256, 320):.2f} up to 319, '
-          f'{extra(what, 512, None):.2f} from 512')
+    print(f'{what}: {extra(what, 0, 256):z.2f} before 256, '
+          f'{extra(what, 256, 320):z.2f} up to 319, '
+          f'{extra(what, 512, None):z.2f} from 512')
 starts = range(0, sizes['tokens'] - 64, 64)
 d2l.plot(starts, [[extra(what, a, a + 64) for a in starts]
                   for what in ('window 256, sinks 0', 'window 256, sinks 1')],
@@ -291,8 +322,18 @@ d2l.plot(starts, [[extra(what, a, a + 64) for a in starts]
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
-# window 256, sinks 0: 0.00 before 256, >0.3 up to 319, 0.64±0.02 from 512
-# window 256, sinks 1: 0.00 before 256, 0.00±0.05 up to 319, 0.06±0.02 from 512
+# window 256, sinks 0: 0.00 before 256, 0.90±0.05 up to 319, 0.64±0.02 from 512
+# window 256, sinks 1: 0.00 before 256, 0.02±0.05 up to 319, 0.06±0.02 from 512
+# [figure]
+# ```
+# ```output smollm2 sotu1898
+# window 256, sinks 0: 0.00 before 256, 0.89±0.05 up to 319, 0.75±0.02 from 512
+# window 256, sinks 1: 0.00 before 256, 0.02±0.05 up to 319, 0.05±0.02 from 512
+# [figure]
+# ```
+# ```output gpt2
+# window 256, sinks 0: 0.00 before 256, ~4 up to 319, 4.67±0.04 from 512
+# window 256, sinks 1: 0.00 before 256, ~0.1 up to 319, 0.28±0.04 from 512
 # [figure]
 # ```
 
