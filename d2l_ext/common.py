@@ -8,6 +8,7 @@ from .checks import (
     check_same,
     check_sampling,
 )
+from .exercises import attempt, exercises, hint
 from .explorer import explore_cache
 from .formulas import (
     attainable,
