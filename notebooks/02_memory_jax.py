@@ -349,11 +349,11 @@ d2l.plot(contexts, shares + [[1] * len(contexts)], xscale='log',
 # *[paper], about 15 minutes.*
 #
 # Llama-2-70B has 80 layers, 64 query heads of width 128, and 8 key-value
-# heads, which the query heads share. Weights and cache are kept in 16 bits; the
-# weights take 140 GB. Work out three numbers by hand, for the model as it is
-# and for two that might have been: with a key-value head for each of the 64
-# query heads, and with a single one for all of them. A GB is 10⁹ bytes, also
-# on a card.
+# heads, which the query heads share. Weights and cache are kept in 16 bits;
+# the weights take 140 GB. Work out three numbers by hand, for the model as it
+# is and for two that might have been: with a key-value head for each of the
+# 64 query heads, and with a single one for all of them. A GB is 10⁹ bytes,
+# also on a card.
 #
 # 1. How many bytes does one token add to the cache?
 # 2. At how many tokens is the cache of one sequence as large as the weights?
