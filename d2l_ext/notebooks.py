@@ -215,7 +215,7 @@ def judge_solutions(result, cells, probe, fault):
                      if said.get(id, [''])[0] == RIGHT]
     result.faults += [fault] if fault else []
     result.faults += solution_faults(result.exercises, said, bool(fault))
-    if not fault:
+    if len(result.solved) == len(result.exercises):
         report = check(cells, result.labels)
         result.counts += report.counts
         result.faults += map(in_solutions, report.faults)

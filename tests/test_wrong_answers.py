@@ -42,7 +42,7 @@ def test_a_wrong_answer_gets_its_own_message(wrong, record_property):
     for _ in range(3):
         verdict, parts = judge(wrong.exercise, wrong.answers)
         assert verdict == engine.NOT_YET
-        for name, (state, sentence) in parts.items():
+        for name, (state, _) in parts.items():
             assert (state == engine.NOT_YET) == (name in wrong.answers), parts
         said = ' '.join(parts[name][1] for name in wrong.answers)
         assert wrong.says in said, said

@@ -55,7 +55,7 @@ UNITS = {
     'FLOPs': scaled(('FLOP', 'FLOPs', 'FLOPS', 'flop', 'flops'), THOUSANDS),
     'FLOP/byte': {f'{a}/{b}': 1 for a in ('FLOP', 'FLOPs', 'flop', 'flops')
                   for b in ('B', 'byte', 'bytes')},
-    'tokens': scaled(('token', 'tokens'), {'': 1, 'k': 1e3, 'M': 1e6}),
+    'tokens': scaled(('token', 'tokens'), THOUSANDS),
     'sequences': {'sequence': 1, 'sequences': 1},
     'times': {'x': 1, '×': 1, 'times': 1, '%': 0.01},
 }
@@ -74,8 +74,8 @@ def from_text(text, unit):
     if not match:
         raise NotYet(f'{text!r} is not read as a number; a number with a '
                      f'unit looks like \'1.5e6 {unit or ""}\'')
-    written = match['unit'].strip()
-    units = UNITS.get(unit, {})
+    written = ''.join(match['unit'].split())  # '427 k tokens'
+    units = THOUSANDS | UNITS.get(unit, {})
     if written and written not in units:
         other = [name for name, table in UNITS.items() if written in table]
         raise NotYet(f'the unit in {text!r} is ' + (

@@ -69,6 +69,7 @@ WRONG = [
           ratio=950_144 / 3840),
     wrong('no prefill in the ratio', 'has to read the prompt as well',
           ratio=950_144 / 256),
+    wrong('rounded', 'nearly, but rounded', ratio=247),
     wrong('T', 'as many times as there are new tokens', ratio=256),
     wrong('rates taken as equal', 'that is the ratio of the FLOPs. It',
           step_gain=3584),
