@@ -98,7 +98,7 @@ def say_refused(terminalreporter, root):
         return
     refused = properties(terminalreporter, REFUSED, 'passed')
     terminalreporter.line(f'wrong answers refused: {len(refused)} of '
-                          f'{tried[0]}')
+                          f'{len(tried)} tried, known: {tried[0]}')
     if len(refused) == tried[0]:
         from d2l_ext.exercises import tally
 

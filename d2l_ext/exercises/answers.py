@@ -214,8 +214,8 @@ def is_untouched(function):
 def function(arguments, result):
     """The form of a function; result: the form of what it returns.
 
-    arguments: names in order, 'P, T'. What it raises becomes a NotYet that
-    names the call.
+    arguments: names in order, 'P, T', or '' for one that says what it is.
+    What it raises becomes a NotYet that names the call.
     """
     names = arguments.split(', ')
 
@@ -223,23 +223,30 @@ def function(arguments, result):
         if answer is ... or callable(answer) and is_untouched(answer):
             raise Untouched
         if not callable(answer):
-            raise NotYet(f'{short(answer)} is no function; asked for is one '
-                         f'of ({arguments})')
+            raise NotYet(f'{short(answer)} is no function; asked for is one'
+                         + (f' of ({arguments})' if arguments else ''))
 
         def call(*values):
-            shown = ', '.join(f'{name}={short(value)}' for name, value
-                              in zip(names, values, strict=True))
+            shown = ', '.join(f'{name}={short(value)}' if name else repr(
+                value) for name, value in zip(names, values, strict=True))
             try:
                 found = answer(*values)
             except (Exception, SystemExit) as error:
                 raise NotYet(f'the call with {shown} raised '
-                             f'{type(error).__name__}: {error}') from None
+                             f'{type(error).__name__}: {first_line(error)}'
+                             ) from None
             try:
                 return result(found)
             except NotYet as wrong:
                 raise NotYet(f'with {shown}: {wrong}') from None
         return call
     return read
+
+
+def first_line(error, most=160):
+    """What an error says first: JAX's go on for a page."""
+    line = next(iter(str(error).strip().splitlines()), '')
+    return line if len(line) <= most else line[:most - 3] + '...'
 
 
 def short(value, most=60):

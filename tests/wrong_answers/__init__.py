@@ -15,12 +15,14 @@ class Wrong:
     name: str
     says: str
     answers: dict
+    backend: str = ''  # where code differs
 
 
-from . import cache, memory, roofline  # noqa: E402 (they need Wrong)
+from . import cache, gqa, memory, roofline  # noqa: E402 (they need Wrong)
 
-MODULES = cache, memory, roofline
-RIGHT = {id: answers for module in MODULES
-         for id, answers in module.RIGHT.items()}
+MODULES = cache, memory, roofline, gqa
+# {(id, backend): answers}, no backend where one answer does for both
+RIGHT = {key if isinstance(key, tuple) else (key, ''): answers
+         for module in MODULES for key, answers in module.RIGHT.items()}
 OTHER = [other for module in MODULES for other in module.OTHER]
 WRONG = [wrong for module in MODULES for wrong in module.WRONG]
