@@ -382,6 +382,82 @@ for name, chunks in splits.items():
 # ```
 
 # %% [markdown]
+# ### Exercise: A Forgotten Offset
+#
+# *[code], [paper], about 30 minutes.*
+#
+# None of the three things raises an error when it is wrong. Take the first: a
+# step that forgets its offset, so that every decoded token is rotated as if it
+# stood at position 0, while the prompt is right.
+#
+# 1. Write that faulty step for one layer of `GPT`. Then measure what it does:
+#    16 tokens as a prompt and 32 one by one, through the first block's
+#    attention of a rotary model, say `models['rope']`. What is the largest
+#    difference between its outputs and those of the correct step?
+# 2. Attention sees positions only as the *offset* of a query and a key, the
+#    position at which the query is rotated less that of the key. In the
+#    correct cache it is $p - j$ for the query of token $p$ and the key of
+#    token $j$. What is it in the faulty one, for decoded $p$ and a token $j$
+#    of the prompt; and for decoded $p$ and an earlier decoded token $i$? What
+#    can the model no longer know?
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# The step of this lesson tells `rope` where the new tokens begin. The layer's
+# own `project(X)` rotates from an offset that you may leave out. All else
+# stays: the cache grows, the mask is the same.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# To compare, keep two caches, and feed the same tokens through the correct
+# step and through the faulty one. Both agree on the prompt.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# Write the position at which each of three is rotated next to it: the query,
+# a key of the prompt, a key of an earlier decoded token. A score depends on
+# the difference of two such numbers only.
+#
+# </details>
+
+# %% exercise="missing-offset"
+# B batch, T new tokens, S slots, H heads, hd head width
+def faulty_step(attention, X, ks, vs, t):
+    """Y (B, T, D) for new tokens X (B, T, D), and ks, vs with their rows.
+
+    attention: a GPT.CausalAttention; ks, vs: buffers (B, S, H, hd) of one
+    block, of which t tokens are filled; t is traced.
+    """
+    ...
+
+deviation = ...                              # largest absolute difference
+
+def to_prefix(p, j):
+    """Offset in the faulty cache: decoded token p, token j of the prompt."""
+    ...
+
+def to_decoded(p, i):
+    """Offset in the faulty cache: decoded token p, an earlier one i."""
+    ...
+
+# %%
+d2l.attempt('missing-offset', step=d2l.try_step(faulty_step),
+            deviation=deviation, to_prefix=to_prefix, to_decoded=to_decoded)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# missing-offset: not attempted
+# ```
+
+# %% [markdown]
 # ## Generating with the Cache
 #
 # Generation now has two phases. **Prefill** reads the prompt in one pass; its

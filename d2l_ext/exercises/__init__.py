@@ -4,11 +4,11 @@ No framework is imported here; answers are numbers, dicts, arrays, and
 functions. A reader calls `attempt`, `hint` and `exercises`.
 """
 
-from . import cache, gqa, memory, progress, roofline
+from . import cache, gqa, memory, offset, progress, roofline
 from .engine import EXERCISES, attempt, hint, register
 
-register(cache.GENERATION_COST, memory.CACHE_70B, roofline.SHARED_READS,
-         gqa.CACHED_GQA)
+register(offset.MISSING_OFFSET, cache.GENERATION_COST, memory.CACHE_70B,
+         roofline.SHARED_READS, gqa.CACHED_GQA)
 
 
 def exercises():

@@ -4,7 +4,7 @@ import numpy as np
 
 from .answers import function
 from .engine import Exercise, Part
-from .steps import MISTAKES, StepCase, steps, tried
+from .steps import StepCase, steps, tried
 
 
 def small():
@@ -46,8 +46,7 @@ CACHED_GQA = Exercise(
         'attention group them; in both cases the mask is that of one head.'),
     parts=(
         Part('step', function('', tried), tuple(
-            steps(cases, mistakes=tuple(MISTAKES))
-            for cases in (small, split, edges)),
+            steps(cases) for cases in (small, split, edges)),
             'The logits are those of the full pass for any split, and the '
             'cache never held more than the shared heads: what is kept and '
             'what is read have shrunk together.'),

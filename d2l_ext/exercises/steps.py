@@ -84,17 +84,17 @@ def projected(case, x):
 
 
 def outputs(case, position=lambda i, start: i, query_position=None,
-            reads=lambda h, r: h // r, scale=None,
+            reads=lambda h, case: h // (case.H // case.kv_heads), scale=None,
             sees=lambda i, j, start: j <= i):
     """Y (B, T, D) of a layer; each argument can be set wrong.
 
     position: of token i, whose chunk begins at start; query_position: None
-    for the same; reads: the key-value head of query head h, r in a group;
+    for the same; reads: the key-value head of query head h;
     scale: of the scores; sees: whether token i looks at token j.
     """
     query_position = query_position or position
-    r, starts = case.H // case.kv_heads, case.starts()
-    ends, rows = starts + np.repeat(case.chunks, case.chunks), []
+    starts, rows = case.starts(), []
+    ends = starts + np.repeat(case.chunks, case.chunks)
     W_o = case.weights()['W_o.weight'].astype(np.float64)
     for x in case.inputs().astype(np.float64):
         q, k, v = projected(case, x)
@@ -104,7 +104,7 @@ def outputs(case, position=lambda i, start: i, query_position=None,
         for i in range(len(x)):
             keys = [j for j in range(ends[i]) if sees(i, j, starts[i])]
             for h in range(case.H):
-                g = reads(h, r)
+                g = reads(h, case)
                 score = k[keys, g] @ rotated(
                     q[i, h], query_position(i, starts[i]))
                 score *= case.hd**-0.5 if scale is None else scale(case)
@@ -132,7 +132,7 @@ MISTAKES = {
         'keys are rotated and queries are not; only the difference of the '
         'two means something'),
     'tiled': (
-        dict(reads=lambda h, r: None),  # set in `wrong_outputs`
+        dict(reads=lambda h, case: h % case.kv_heads),
         'the heads are in another order: query heads of a group stand side '
         'by side (0, 0, 0, 1, 1, 1), they are not dealt out in turn (0, 1, '
         '0, 1, 0, 1)'),
@@ -160,13 +160,6 @@ MISTAKES = {
         'a token does not see itself: its own key and value belong to what '
         'it reads'),
 }
-
-
-def wrong_outputs(case, name):
-    changes = dict(MISTAKES[name][0])
-    if name == 'tiled':
-        changes['reads'] = lambda h, r: h % case.kv_heads
-    return outputs(case, **changes)
 
 
 # --- Checks ------------------------------------------------------------------
@@ -223,15 +216,18 @@ def check_shapes(case, result):
                              f'width {hd}, for {B} sequences')
 
 
-def check_values(case, result, right=None, mistakes=tuple(MISTAKES)):
-    """Outputs against the reference; names the mistake that explains them."""
+def check_values(case, result, right, mistakes):
+    """Outputs against the reference; names the mistake that explains them.
+
+    right: arguments of `outputs`; mistakes: as MISTAKES.
+    """
     Y = np.concatenate(result.ys, axis=1)
-    wanted = outputs(case) if right is None else right(case)
+    wanted = outputs(case, **right)
     if np.abs(Y - wanted).max() < TOLERANCE:
         return
-    for name in mistakes:
-        if np.abs(Y - wrong_outputs(case, name)).max() < TOLERANCE:
-            raise NotYet(f'for {case}: {MISTAKES[name][1]}')
+    for changes, message in mistakes.values():
+        if np.abs(Y - outputs(case, **changes)).max() < TOLERANCE:
+            raise NotYet(f'for {case}: {message}')
     off = np.abs(Y - wanted).max(axis=(0, 2)) >= TOLERANCE
     first = int(np.argmax(off))
     start = case.starts()[first]
@@ -241,11 +237,11 @@ def check_values(case, result, right=None, mistakes=tuple(MISTAKES)):
                     if not start else f', with {start} tokens cached'))
 
 
-def steps(cases, right=None, mistakes=tuple(MISTAKES)):
+def steps(cases, right=(), mistakes=MISTAKES):
     """A check of a step on cases, a function that returns StepCases."""
     def check(call, values):
         for case in cases():
             result = call(case)
             check_shapes(case, result)
-            check_values(case, result, right, mistakes)
+            check_values(case, result, dict(right), mistakes)
     return check

@@ -12,7 +12,86 @@
 # They run after the notebook, in its kernel.
 
 # %%
+import torch
+from torch.nn import functional as F
+
 from d2l_ext import torch as d2l
+
+# %% [markdown]
+# ## A Forgotten Offset
+#
+# **The step.** It is the lesson's, but for one argument: `project` without an
+# offset rotates the first new token as position 0. For the prompt that is
+# right, since it begins there. For a single decoded token it is always 0. The
+# check runs it on small layers; we measure on a block of its own, against
+# the correct step.
+#
+# **The offsets.** A decoded query is rotated at 0. A key of the prompt at $j$
+# was rotated at $j$, an earlier decoded key at 0. So the score of $p$ and $j$
+# uses the offset
+#
+# $$0 - j = -j \quad\text{in place of}\quad p - j,$$
+#
+# and that of $p$ and an earlier decoded $i$ uses $0$ in place of $p - i$.
+#
+# What the model can no longer know: how far it has come since the prompt,
+# since $p$ is gone from all scores; and in which order it wrote what it wrote,
+# since all decoded tokens stand at one place, the place of the prompt's first
+# token. And to the prompt it has offsets below zero, which never occur in
+# training, where a query only looks back. Text from such a cache begins well
+# and falls apart, which is why it is mistaken for a weak model.
+
+# %% exercise="missing-offset"
+# B batch, T new tokens, S cached tokens, H heads, hd head width
+def faulty_step(attention, X, cache):
+    """Y (B, T, D) for new tokens X (B, T, D)."""
+    q, k, v = attention.project(X)                           # an offset of 0
+    if cache:
+        k, v = (torch.cat([cache[name], new], dim=2)
+                for name, new in (('k', k), ('v', v)))       # (B, H, S+T, hd)
+    cache['k'], cache['v'] = k.clone(), v.clone()
+    T, S = q.shape[2], k.shape[2] - q.shape[2]
+    mask = torch.ones(T, S + T, device=X.device).tril(S).bool()
+    Y = F.scaled_dot_product_attention(q, k, v, mask)
+    return attention.W_o(Y.transpose(1, 2).flatten(2))
+
+torch.manual_seed(0)
+blk = d2l.GPT(97, 128, 4, 3).eval().blks[0]
+with torch.inference_mode():
+    X = blk.before_attention(torch.randn(1, 48, 128))
+    both = []
+    for step in (d2l.GPT.CausalAttention.forward_step, faulty_step):
+        cache = {}
+        both.append(torch.cat([step(blk.attention, x, cache) for x in
+                               X.split([16] + 32 * [1], dim=1)], dim=1))
+right, faulty = both
+prompt, decoded = (right - faulty).abs().split([16, 32], dim=1)
+deviation = decoded.max().item()
+print(f'of outputs up to {right.abs().max():.1f}: prompt '
+      f'{prompt.max():.1e}, decoded {deviation:.3f}')
+
+def to_prefix(p, j):
+    return 0 - j
+
+def to_decoded(p, i):
+    return 0 - 0
+
+d2l.attempt('missing-offset', step=d2l.try_step(faulty_step),
+            deviation=deviation, to_prefix=to_prefix, to_decoded=to_decoded)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# of outputs up to ~2: prompt <1e-4, decoded >0.01
+# missing-offset: right
+#     step: right. It raises nothing, and the prompt is even right: a check
+#         that reads only the prompt's logits would pass.
+#     deviation: right. Thousands of times the rounding that the lesson found:
+#         a comparison of logits sees it at once.
+#     to_prefix: right. The distance no longer depends on p, and has the wrong
+#         sign: the query seems to stand before the prompt's tokens.
+#     to_decoded: right. All decoded tokens seem to stand at one place: what
+#         they say can still be read, their order cannot.
+# ```
 
 # %% [markdown]
 # ## What Generation Costs
