@@ -410,7 +410,8 @@ d2l.plot([d2l.cache_bytes(1, G, D // H, S, B) / 2**20 for G in kv_heads],
 #   out to all $H$ query heads.
 #
 # The check runs the step on layers of several sizes, in chunks, and compares
-# outputs and the shape of the cache after each.
+# outputs and the shape of the cache after each. In JAX that compiles a few
+# times and takes some seconds.
 
 # %% [markdown]
 # <details>

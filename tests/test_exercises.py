@@ -80,8 +80,10 @@ def test_unknown_names_are_said(registry, capsys):
     assert said(capsys, 'three') == ("no exercise 'three', there are: one, "
                                      'two\n')
     assert said(capsys, ['one']).startswith("no exercise ['one']")
-    assert 'y: no part of this exercise, its parts are x' in said(
-        capsys, 'one', x=2048, y=1)
+    exercises.attempt('one', x=2048, y=1, id=2)
+    text = capsys.readouterr().out
+    for name in ('y', 'id'):
+        assert f'{name}: no part of this exercise, its parts are x' in text
 
 
 class Broken:
@@ -103,6 +105,19 @@ def exits(a, b):
     raise SystemExit(1)
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError('str')
+
+
+def raises_mutely(a, b):
+    raise Mute
+
+
+def raises_surrogates(a, b):
+    raise ValueError('\ud800')
+
+
 ANYTHING = [
     None, True, '', 'abc', '2048 parsecs', '1/0', float('nan'), -np.inf,
     10**400, Decimal('sNaN'), 1 + 2j, [], [1, 2], [[1], [2, 3]], {}, {1: ...},
@@ -110,6 +125,7 @@ ANYTHING = [
     np.array([None]), object(), Broken(), int, len, exits, lambda: 1,
     lambda a, b: [].clear(), lambda a, b: [a, b], lambda a, b: lambda: 1,
     lambda a, b: 'nan', lambda a, b: Broken(), lambda *a: {}['x'], b'2048',
+    raises_mutely, raises_surrogates, Mute(), '\ud800',
     range(3), (x for x in 'ab'), type('T', (), {'__array__': lambda s: 1})(),
 ]
 

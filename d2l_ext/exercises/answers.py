@@ -180,7 +180,7 @@ def to_numpy(answer):
         array = np.asarray(answer)
     except Exception as error:
         raise NotYet(f'{short(answer)} is not read as an array '
-                     f'({type(error).__name__}: {error})') from None
+                     f'({first_line(error)})') from None
     if array.dtype.kind not in 'iuf':
         raise NotYet(f'{short(answer)} is not read as numbers')
     return array
@@ -233,8 +233,7 @@ def function(arguments, result):
                 found = answer(*values)
             except (Exception, SystemExit) as error:
                 raise NotYet(f'the call with {shown} raised '
-                             f'{type(error).__name__}: {first_line(error)}'
-                             ) from None
+                             f'{first_line(error)}') from None
             try:
                 return result(found)
             except NotYet as wrong:
@@ -244,8 +243,12 @@ def function(arguments, result):
 
 
 def first_line(error, most=160):
-    """What an error says first: JAX's go on for a page."""
-    line = next(iter(str(error).strip().splitlines()), '')
+    """Name and first line of an error: JAX's go on for a page."""
+    try:
+        line = next(iter(str(error).strip().splitlines()), '')
+    except Exception:  # a student's own class may have a broken __str__
+        line = ''
+    line = f'{type(error).__name__}: {line}'
     return line if len(line) <= most else line[:most - 3] + '...'
 
 

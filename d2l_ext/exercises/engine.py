@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .answers import NotYet, Untouched
+from .answers import NotYet, Untouched, first_line
 from .progress import remember
 
 NOT_ATTEMPTED, RIGHT, NOT_YET = VERDICTS = 'not attempted', 'right', 'not yet'
@@ -77,8 +77,8 @@ def read_all(exercise, answers):
 
 
 def cannot_read(error):
-    return (f'this answer cannot be read ({type(error).__name__}: {error}); '
-            'which form does the exercise ask for?')
+    return (f'this answer cannot be read ({first_line(error)}); which form '
+            'does the exercise ask for?')
 
 
 def judge_part(part, values, unread):
@@ -119,6 +119,7 @@ def known(id):
 
 
 def wrapped(text, indent):
+    text = text.encode('utf-8', 'backslashreplace').decode()  # printable
     return textwrap.wrap(text, WIDTH, initial_indent=' ' * indent,
                          subsequent_indent=' ' * (indent + 4),
                          break_on_hyphens=False)
@@ -139,7 +140,7 @@ def report(exercise, verdict, parts, unknown=()):
     return lines
 
 
-def attempt(id, **answers):
+def attempt(id, /, **answers):
     """Check the answers to an exercise and print what there is to say.
 
     answers: one for each part, `...` for what is still to do. Prints `not
