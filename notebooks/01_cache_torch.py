@@ -328,6 +328,82 @@ for name, chunks in splits.items():
 # ```
 
 # %% [markdown]
+# ### Exercise: A Forgotten Offset
+#
+# *[code], [paper], about 30 minutes.*
+#
+# None of the three things raises an error when it is wrong. Take the first: a
+# step that forgets its offset, so that every decoded token is rotated as if it
+# stood at position 0, while the prompt is right.
+#
+# 1. Write that faulty step for one layer of `GPT`. Then measure what it does:
+#    16 tokens as a prompt and 32 one by one, through the first block's
+#    attention of a rotary model, say `models['rope']`. What is the largest
+#    difference between its outputs and those of the correct step?
+# 2. Attention sees positions only as the *offset* of a query and a key, the
+#    position at which the query is rotated less that of the key. In the
+#    correct cache it is $p - j$ for the query of token $p$ and the key of
+#    token $j$. What is it in the faulty one, for decoded $p$ and a token $j$
+#    of the prompt; and for decoded $p$ and an earlier decoded token $i$? What
+#    can the model no longer know?
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# The step of this lesson tells `rope` where the new tokens begin. The layer's
+# own `project(X)` rotates from an offset that you may leave out. All else
+# stays: the cache grows, the mask is the same.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# To compare, keep two caches, and feed the same tokens through the correct
+# step and through the faulty one. Both agree on the prompt.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# Write the position at which each of three is rotated next to it: the query,
+# a key of the prompt, a key of an earlier decoded token. A score depends on
+# the difference of two such numbers only.
+#
+# </details>
+
+# %% exercise="missing-offset"
+# B batch, T new tokens, S cached tokens, H heads, hd head width
+def faulty_step(attention, X, cache):
+    """Y (B, T, D) for new tokens X (B, T, D).
+
+    attention: a GPT.CausalAttention; cache: a dict, empty at first;
+    afterwards it holds `k` and `v`, each (B, H, S + T, hd).
+    """
+    ...
+
+deviation = ...                              # largest absolute difference
+
+def to_prefix(p, j):
+    """Offset in the faulty cache: decoded token p, token j of the prompt."""
+    ...
+
+def to_decoded(p, i):
+    """Offset in the faulty cache: decoded token p, an earlier one i."""
+    ...
+
+# %%
+d2l.attempt('missing-offset', step=d2l.try_step(faulty_step),
+            deviation=deviation, to_prefix=to_prefix, to_decoded=to_decoded)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# missing-offset: not attempted
+# ```
+
+# %% [markdown]
 # ## Generating with the Cache
 #
 # Generation now has two phases. **Prefill** reads the prompt in one pass; its
@@ -538,7 +614,76 @@ assert rates[1] > 1.5 * rates[0], (
 # with the length of the continuation. The ratio of tokens read is as much as
 # one may hope for, and measured gains fall short of it: a pass over many rows
 # uses each parameter that it loads many times, a step over one row only once.
+
+# %% [markdown]
+# ### Exercise: What Generation Costs
 #
+# *[paper], [code], about 20 minutes.*
+#
+# A prompt of $P$ tokens is given and $T$ more are written, one at a time, by a
+# model with $N$ parameters; a pass over $t$ tokens costs $2Nt$ FLOPs.
+#
+# 1. Write the exact cost of both schedules as functions. Naive: one pass over
+#    the whole history for each new token. Cached: one prefill, then single
+#    steps. Be exact about which tokens are fed.
+# 2. What is the ratio of the two for the book's sizes, $P = 3584$ and
+#    $T = 256$?
+# 3. The book measured far less than that. Work out why for one token: on a
+#    card with 83 TFLOP/s and 1 TB/s, with weights of 32 bits that each pass
+#    reads once, how many times faster than the naive pass over 3584 tokens can
+#    a cached step be at most? Leave attention and the cache out; a pass takes
+#    as long as the slower of its arithmetic and its reads.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# Play it through for a prompt of three tokens and two new ones: which tokens
+# go into each pass? The last token is written, and nobody asks what follows
+# it.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# The lengths of the naive passes are consecutive numbers, from the prompt on.
+# The cached schedule reads each token once, except for one that it never
+# reads.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# For the second half work out two times for each pass: its FLOPs over 83
+# TFLOP/s, and its bytes of weights over 1 TB/s. The longer one counts; it is
+# not the same one for both passes.
+#
+# </details>
+
+# %% exercise="generation-cost"
+def naive_flops(N, P, T):
+    """FLOPs of the naive schedule."""
+    ...
+
+def cached_flops(N, P, T):
+    """FLOPs of the cached schedule."""
+    ...
+
+ratio = ...                                  # naive over cached
+step_gain = ...                              # naive pass over cached step
+
+# %%
+d2l.attempt('generation-cost', naive_flops=naive_flops,
+            cached_flops=cached_flops, ratio=ratio, step_gain=step_gain)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# generation-cost: not attempted
+# ```
+
+# %% [markdown]
 # ## What This Shows, and What It Does Not
 #
 # * Keys and values of past tokens are final, so recomputing them is waste;

@@ -74,6 +74,37 @@ def test_copies_are_plain_notebooks_with_their_drawings(project, lab):
     assert (project / 'work' / 'img' / 'step.svg').read_text() == '<svg/>'
 
 
+def test_copies_come_without_solutions(project, lab):
+    folder = project / 'notebooks' / 'solutions'
+    folder.mkdir()
+    (folder / '01_a.py').write_text(SOURCE)
+    assert lab() == []
+    assert not list((project / 'work').rglob('*solution*'))
+
+
+def test_verdicts_and_answers_stay_a_student_s(project, lab):
+    """An answer in a scratch cell is a change like any other."""
+    source = project / 'notebooks' / '01_a.py'
+    source.write_text(SOURCE + '\n# %% exercise="cost"\ncost = ...\n')
+    assert lab() == ['work/01_a.ipynb: updated']
+    copy = project / 'work' / '01_a.ipynb'
+    assert read(copy).cells[-1].metadata.exercise == 'cost'
+    verdicts = project / 'work' / '.d2l_exercises.json'
+    verdicts.write_text('{}')
+
+    def answer(notebook):
+        notebook.cells[-1].source = 'cost = )('  # not even Python
+    change(copy, answer)
+    mine = copy.read_bytes()
+    newer(project)
+    assert 'kept, yours' in lab()[0]
+    assert copy.read_bytes() == mine
+    lab('--fresh', '01_a')
+    assert verdicts.read_text() == '{}'
+    old, = (project / 'work').glob('01_a-*.ipynb')
+    assert old.read_bytes() == mine
+
+
 def test_a_second_run_writes_nothing(project, lab):
     before = stamps(project / 'work')
     assert lab() == []
