@@ -277,6 +277,39 @@ for window in sizes['windows']:
 # window 512, sinks 0: loss 4.66±0.02, perplexity 106±2
 # window 512, sinks 1: loss 3.95±0.02, perplexity 52±1
 # ```
+# ```output full smollm2 timemachine
+# window 256, tokens 8 to 11: loss 3.73±0.02, perplexity 42±1
+# window 32, sinks 0: loss 4.76±0.02, perplexity 116±3
+# window 32, sinks 1: loss 3.52±0.02, perplexity 34±1
+# window 64, sinks 0: loss 4.37±0.02, perplexity 79±2
+# window 64, sinks 1: loss 3.41±0.02, perplexity 30±1
+# window 128, sinks 0: loss 3.94±0.02, perplexity 51±1
+# window 128, sinks 1: loss 3.31±0.02, perplexity 27±1
+# window 512, sinks 0: loss 3.69±0.02, perplexity 40±1
+# window 512, sinks 1: loss 3.11±0.02, perplexity 22±1
+# ```
+# ```output full smollm2 sotu1898
+# window 256, tokens 8 to 11: loss 4.67±0.02, perplexity 106±2
+# window 32, sinks 0: loss ~5.5, perplexity ~240
+# window 32, sinks 1: loss ~4.3, perplexity ~75
+# window 64, sinks 0: loss 5.11±0.02, perplexity 166±4
+# window 64, sinks 1: loss 4.14±0.02, perplexity 63±2
+# window 128, sinks 0: loss ~4.8, perplexity ~120
+# window 128, sinks 1: loss ~4.05, perplexity ~57
+# window 512, sinks 0: loss 4.66±0.02, perplexity 106±2
+# window 512, sinks 1: loss 3.95±0.02, perplexity 52±1
+# ```
+# ```output full gpt2
+# window 256, tokens 8 to 11: loss ~8, perplexity ~3800
+# window 32, sinks 0: loss ~9, perplexity ~8000
+# window 32, sinks 1: loss ~4, perplexity ~60
+# window 64, sinks 0: loss ~9, perplexity ~8000
+# window 64, sinks 1: loss ~4, perplexity ~55
+# window 128, sinks 0: loss ~8, perplexity ~5000
+# window 128, sinks 1: loss ~4, perplexity ~50
+# window 512, sinks 0: loss ~8, perplexity ~3000
+# window 512, sinks 1: loss ~4, perplexity ~40
+# ```
 # ```output small gpt2
 # window 256, tokens 8 to 11: loss ~8, perplexity ~3800
 # window 64, sinks 0: loss ~9, perplexity ~8000
