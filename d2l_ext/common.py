@@ -2,6 +2,7 @@
 
 from .catalogue import CARDS, MODELS
 from .checks import (
+    check_counts,
     check_kv_heads,
     check_prompt,
     check_room,

@@ -55,9 +55,10 @@ ranks = {'gpt2': (256, 128), 'smollm2': (256, 192, 128)}[run.checkpoint]
 # 2019) has learned positions and a key-value head for every query head.
 # *SmolLM2* (Allal et al., 2025) rotates, and three query heads share one
 # key-value head. Both fit our `GPT` to the last parameter; what a checkpoint
-# calls its tensors stands in a table, `d2l_ext/checkpoints.py`. The weights
-# of SmolLM2 come in four bits each and are turned into fp32 when they are
-# read.
+# calls its tensors stands in a table, `d2l_ext/checkpoints.py`. Of SmolLM2 we
+# read the *Instruct* version in a quantized file, about six bits per number,
+# which is turned into fp32. The losses of the original weights would differ a
+# little.
 
 # %%
 model, encoding, name = d2l.load_checkpoint()
@@ -142,8 +143,8 @@ def stock_attention(q, k, v, i=0):  #@save
 # With the model's own attention the walk must give the model's own logits. On
 # the text from above we look at one more thing: how close the closest choice
 # was. The likeliest token always led by far more than rounding moves a logit,
-# about $10^{-4}$ here. That is why PyTorch, JAX and every machine write the
-# same text.
+# about $10^{-4}$ here. That is why PyTorch, JAX and any machine that computes
+# in fp32 write the same text.
 
 # %%
 X = torch.tensor([ids], device=device)
@@ -171,18 +172,19 @@ print(f'closest choice: {(best - second).min():.3f} ahead')
 # long context behind it. While the model reads, we keep its keys and values.
 
 # %%
+text_ids = encoding.encode_ordinary(d2l.read_text())
+
 def passage(number):
     """Token ids (1, tokens) of a passage of the run's text, from 0 on."""
-    text_ids = encoding.encode_ordinary(d2l.read_text())
     first = number * sizes['tokens']
     return torch.tensor([text_ids[first:first + sizes['tokens']]],
                         device=device)
 
-def tail_loss(logits):
+X, kept = passage(0), []
+
+def tail_loss(logits, X=X):
     """Mean loss (nats per token) of what follows the positions from 512."""
     return d2l.token_losses(logits, X)[0, sizes['tail']:].mean().item()
-
-X, kept = passage(0), []
 
 def keep(q, k, v, i):
     """Stock attention that writes down keys and values."""
@@ -201,10 +203,14 @@ print(f'full attention: loss {full:.2f}, perplexity {math.exp(full):.0f}')
 # ```
 #
 # What stands for GPT-2, here and below, are figures of the book where it has
-# some, and placeholders after a `~` where not; no run of ours confirms them.
+# some, for *The Time Machine*, and placeholders after a `~` where not. No run
+# of ours confirms them.
 #
-# ```output gpt2
+# ```output gpt2 timemachine
 # full attention: loss 3.58±0.02, perplexity 36±1
+# ```
+# ```output gpt2 sotu1898
+# full attention: loss ~3.58, perplexity ~36
 # ```
 
 # %% [markdown]
@@ -213,9 +219,11 @@ print(f'full attention: loss {full:.2f}, perplexity {math.exp(full):.0f}')
 # For one block, the keys and values of the passage are a matrix $M$ with a
 # row per token and $w = 2 H_{kv} d_h$ columns. Its singular value
 # decomposition $M = U S V^\top$ sorts the directions of the rows by how much
-# they carry, and cutting it off after $r$ of them is the best approximation
-# of rank $r$ there is, in squared error. So the singular values say how fast
-# the error falls.
+# they carry. Cut off after $r$ of them, it is the best approximation of rank
+# $r$ there is, in squared error. The squared singular values add up to that
+# of the whole matrix, its *energy*, so they say how fast the error falls.
+# Both backends call LAPACK for it, which is fast and exact enough on a CPU:
+# in fp32 the singular values agree to one part in a million of the largest.
 
 # %%
 def rows(k, v):  #@save
@@ -232,7 +240,8 @@ w, L = 2 * G * hd, len(kept)
 spectra = [directions(rows(k, v)[0]) for k, v in kept]
 chosen = (0, L // 3, 2 * L // 3, L - 1)
 for i in chosen:
-    print(f'block {i:2}: 99 % of the energy in {spectra[i][1]} of {w} '
+    S, number = spectra[i]
+    print(f'block {i:2}: 99 % of the energy in {number} of {len(S)} '
           'directions')
 
 # %% [markdown] tags=["expected"]
@@ -249,17 +258,18 @@ for i in chosen:
 # block 29: 99 % of the energy in 247±2 of 384 directions
 # ```
 # ```output gpt2
-# block  0: 99 % of the energy in ~300 of 1536 directions
-# block  4: 99 % of the energy in ~300 of 1536 directions
-# block  8: 99 % of the energy in ~300 of 1536 directions
-# block 11: 99 % of the energy in ~300 of 1536 directions
+# block  0: 99 % of the energy in ~300 of 1024 directions
+# block  4: 99 % of the energy in ~300 of 1024 directions
+# block  8: 99 % of the energy in ~300 of 1024 directions
+# block 11: 99 % of the energy in ~300 of 1024 directions
 # ```
 
 # %% [markdown]
 # In SmolLM2 a quarter to two thirds of the directions carry nearly
-# everything, fewer in lower blocks than in higher ones. (Its keys are longer
-# than its values, thirty times in block 0 and hardly in the last, so what we
-# count there are mostly keys.)
+# everything, fewer in lower blocks than in higher ones. With care: energy is
+# a sum of squares, so long keys outweigh short values. In block 0 keys are
+# about thirty times as long and fill the count alone. And one per cent of the
+# energy is a tenth in length, on which attention may well hang.
 
 # %%
 curves = [spectra[i][0] / spectra[i][0][0] for i in chosen]
@@ -301,39 +311,42 @@ def lowrank_kv(r):  #@save
 losses = {r: tail_loss(forward_blocks(model, X, lowrank_kv(r)))
           for r in ranks}
 for r, loss in losses.items():
-    print(f'rank {r} of {w}: loss {loss:.2f}, '
+    print(f'rank {r}, {w} numbers per token: loss {loss:.2f}, '
           f'perplexity {math.exp(loss):.0f}')
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
-# rank 256 of 384: loss 3.19±0.02, perplexity 24±1
-# rank 192 of 384: loss 3.29±0.02, perplexity 27±1
-# rank 128 of 384: loss 3.60±0.02, perplexity 36±1
+# rank 256, 384 numbers per token: loss 3.19±0.02, perplexity 24±1
+# rank 192, 384 numbers per token: loss 3.29±0.02, perplexity 27±1
+# rank 128, 384 numbers per token: loss 3.60±0.02, perplexity 36±1
 # ```
 # ```output smollm2 sotu1898
-# rank 256 of 384: loss 4.18±0.02, perplexity 65±1
-# rank 192 of 384: loss 4.43±0.02, perplexity 84±1
-# rank 128 of 384: loss 4.63±0.02, perplexity 103±1
+# rank 256, 384 numbers per token: loss 4.18±0.02, perplexity 65±1
+# rank 192, 384 numbers per token: loss 4.43±0.02, perplexity 84±1
+# rank 128, 384 numbers per token: loss 4.63±0.02, perplexity 103±1
 # ```
-# ```output gpt2
-# rank 256 of 1536: loss 3.49±0.02, perplexity 33±1
-# rank 128 of 1536: loss 3.66±0.02, perplexity 39±1
+# ```output gpt2 timemachine
+# rank 256, 1536 numbers per token: loss 3.49±0.02, perplexity 33±1
+# rank 128, 1536 numbers per token: loss 3.66±0.02, perplexity 39±1
+# ```
+# ```output gpt2 sotu1898
+# rank 256, 1536 numbers per token: loss ~3.49, perplexity ~33
+# rank 128, 1536 numbers per token: loss ~3.66, perplexity ~39
 # ```
 
 # %% [markdown]
 # What kind of number is this? The directions were fitted to the very passage
-# that is then scored: an *oracle*. No projection that is fixed beforehand
-# comes closer to what this cache holds, so it bounds from above what such a
-# projection can do. It hardly saves anything here, because the $r$ directions
-# have to be kept as well as the coordinates. (Projecting on directions from
-# *another* passage is left as an exercise.) And closest in squared error need
-# not be best in loss: the published figures for GPT-2 fall from 3.58 to 3.49
-# at rank 256, below the full model.
+# that is then scored: an *oracle*. No other $r$ directions come closer, in
+# squared error, to what this cache holds. But they can be had only after the
+# passage is read: they know the tokens that are then predicted, and they
+# belong to this passage alone. (Directions from *another* passage are left as
+# an exercise.) And it is a bound on the error, not on the loss: the published
+# loss of GPT-2 falls from 3.58 to 3.49 at rank 256, below the full model.
 #
-# The two checkpoints differ. GPT-2's figures hardly move at a sixth of its
-# 1536 numbers per token (3.49) and by 0.08 at a twelfth. SmolLM2 pays more at
-# two thirds of its 384 (0.10 on the novel, 0.25 on the address). One reason
-# is that grouped heads have spent redundancy already: nine query heads share
+# The two checkpoints differ. GPT-2's loss falls by 0.09 at a sixth of its
+# 1536 numbers per token and rises by 0.08 at a twelfth. SmolLM2 pays 0.10 on
+# the novel and 0.25 on the address at two thirds of its 384. One reason may
+# be that grouped heads have spent redundancy already: nine query heads share
 # what three key-value heads store, so what is stored is used more fully.
 # There is another reason, and it can be measured.
 #
@@ -366,6 +379,9 @@ counts = {'keys, rotated': [k for k, _ in kept],
           'keys before rotation': [turn_back(k) for k, _ in kept]}
 counts = {what: [directions(x[0].transpose(0, 1).flatten(1))[1] for x in xs]
           for what, xs in counts.items()}
+assert all(a < b for a, b in zip(
+    counts['keys before rotation'], counts['keys, rotated'], strict=True)
+    ) or not attention.rope, f'rotation costs no rank: {counts}'
 for what, numbers in counts.items():
     print(f'{what}: 99 % in {sum(numbers) / L:.0f} of {w // 2} directions, '
           f'mean over blocks')
@@ -439,9 +455,14 @@ d2l.plot([r / w for r in (w, *ranks)],
 # rank 128: 0.41±0.02 with keys before rotation, 0.70±0.02 as cached
 # [figure]
 # ```
-# ```output gpt2
+# ```output gpt2 timemachine
 # rank 256: ~-0.09 with keys before rotation, -0.09±0.02 as cached
 # rank 128: ~0.08 with keys before rotation, 0.08±0.02 as cached
+# [figure]
+# ```
+# ```output gpt2 sotu1898
+# rank 256: ~-0.09 with keys before rotation, ~-0.09 as cached
+# rank 128: ~0.08 with keys before rotation, ~0.08 as cached
 # [figure]
 # ```
 
@@ -470,9 +491,9 @@ d2l.plot([r / w for r in (w, *ranks)],
 # %%
 deepseek = d2l.MODELS['DeepSeek-V2']
 latent = deepseek.latent_dim + deepseek.rotary_dim
-heads = 2 * deepseek.num_heads * deepseek.head_dim
+unshared = 2 * deepseek.num_heads * deepseek.head_dim
 print(f'DeepSeek-V2: {latent} numbers per token and block, '
-      f'without sharing {heads}')
+      f'without sharing {unshared}')
 print(f'{name}: {w} numbers per token and block, '
       f'without sharing {2 * H * hd}')
 
@@ -495,9 +516,10 @@ print(f'{name}: {w} numbers per token and block, '
 # %%
 r = ranks[-1]
 for number in range(1, 1 + sizes['more']):
-    X = passage(number)
-    stock = tail_loss(forward_blocks(model, X, stock_attention))
-    squeezed = tail_loss(forward_blocks(model, X, lowrank_kv(r)))
+    other = passage(number)
+    stock, squeezed = (
+        tail_loss(forward_blocks(model, other, attn_fn), other)
+        for attn_fn in (stock_attention, lowrank_kv(r)))
     print(f'passage {number}: full {stock:.2f}, rank {r} adds '
           f'{squeezed - stock:z.2f}')
 
@@ -522,12 +544,12 @@ for number in range(1, 1 + sizes['more']):
 # ```
 # ```output full smollm2 sotu1898
 # passage 1: full 3.60±0.02, rank 128 adds 0.61±0.02
-# passage 2: full ~3.5, rank 128 adds ~0.5
-# passage 3: full ~3.5, rank 128 adds ~0.5
-# passage 4: full ~3.5, rank 128 adds ~0.5
-# passage 5: full ~3.5, rank 128 adds ~0.5
-# passage 6: full ~3.5, rank 128 adds ~0.5
-# passage 7: full ~3.5, rank 128 adds ~0.5
+# passage 2: full 2.92±0.02, rank 128 adds 0.62±0.02
+# passage 3: full 3.02±0.02, rank 128 adds 0.43±0.02
+# passage 4: full 3.29±0.02, rank 128 adds 0.62±0.02
+# passage 5: full 3.24±0.02, rank 128 adds 0.57±0.02
+# passage 6: full 3.44±0.02, rank 128 adds 0.70±0.02
+# passage 7: full 3.28±0.02, rank 128 adds 0.42±0.02
 # ```
 # ```output full gpt2
 # passage 1: full ~3.5, rank 128 adds ~0.1
@@ -540,10 +562,10 @@ for number in range(1, 1 + sizes['more']):
 # ```
 
 # %% [markdown]
-# The loss itself belongs to the passage: over eight passages of the novel it
-# goes from 2.74 to 3.66. What the rank adds goes from 0.31 to 0.61. So its
-# size is clear and its second digit is not, and a ranking of methods that
-# differ by a few hundredths would need many passages. Nor does one kind of
-# text say much about another: neither a novel nor an address of state has
-# code or tables in it. And a loss per token says little about the one token,
-# far back, that a later answer hangs on.
+# The loss itself belongs to the passage: over eight passages of the novel (in
+# `full`; `small` shows two) it goes from 2.74 to 3.66. What the rank adds
+# goes from 0.31 to 0.61. So its size is clear and its second digit is not,
+# and a ranking of methods that differ by a few hundredths would need many
+# passages. Nor does one kind of text say much about another: neither a novel
+# nor a president's address has code or tables in it. And a loss per token
+# says little about the one token, far back, that a later answer hangs on.

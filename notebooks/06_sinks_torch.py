@@ -16,10 +16,10 @@
 # expect it to lose what only far tokens could tell, which is little in most
 # texts.
 #
-# What happens is stranger, and was explained by Xiao et al. (*Efficient
-# Streaming Language Models with Attention Sinks*, 2024). In this lesson we
-# look at where the attention of a pretrained model goes, take tokens away
-# from it, and then set all methods of these lessons side by side.
+# What happens is stranger. Xiao et al. described it and gave it a name
+# (*Efficient Streaming Language Models with Attention Sinks*, 2024). In this
+# lesson we look at where the attention of a pretrained model goes, take
+# tokens away from it, and then set all methods of these lessons side by side.
 
 # %%
 import math
@@ -51,9 +51,9 @@ sizes = {
 #
 # Model and passage are those of the lesson on low rank. While the model
 # reads, we compute the attention weights of each block a second time, to look
-# at them. Three numbers per block interest us: the mean weight that queries
-# from position 64 on give to token 0, how long the value of token 0 is,
-# compared with the mean of the others, and which head leans on it most.
+# at them. Two numbers per block interest us. One is the mean weight that
+# queries from position 64 on give to token 0. The other is the norm of the
+# value of token 0, divided by the mean norm of the others.
 
 # %%
 model, encoding, name = d2l.load_checkpoint()
@@ -76,7 +76,7 @@ def watch(q, k, v, i):
     A, norms = weights(q, k)[0], v[0].norm(dim=-1)           # (G, T)
     on_first.append(A[:, 64:, 0].mean().item())
     value_norms.append((norms[:, 0].mean() / norms[:, 1:].mean()).item())
-    maps.append(A[:, :48, :48].cpu())
+    maps.append(A[:, :48, :48].clone().cpu())  # a view would keep A
     return d2l.stock_attention(q, k, v)
 
 # %% [markdown] tags=["expected"]
@@ -97,47 +97,69 @@ def watch(q, k, v, i):
 losses = {'full': d2l.token_losses(
     d2l.forward_blocks(model, X, watch), X)[0]}
 
-def tail(name):
+def tail(what):
     """Mean loss (nats per token) of what follows the positions from 512."""
-    return losses[name][sizes['tail']:].mean().item()
+    return losses[what][sizes['tail']:].mean().item()
 
 print(f'full attention: loss {tail("full"):.2f}, '
       f'perplexity {math.exp(tail("full")):.0f}')
 for i in range(0, len(on_first), 6):
-    numbers = ' '.join(f'{x:.2f}' for x in on_first[i:i + 6])
-    print(f'blocks {i:2}-{i + 5:2}: {numbers}')
+    for what, numbers in (('weight', on_first), ('value', value_norms)):
+        print(f'{what:6} {i:2}-{i + 5:2}:',
+              *(f'{x:.2f}' for x in numbers[i:i + 6]))
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
 # full attention: loss 3.09±0.02, perplexity 22±1
-# blocks  0- 5: 0.00±0.02 0.00±0.02 0.03±0.02 0.13±0.02 0.11±0.02 0.10±0.02
-# blocks  6-11: 0.10±0.02 0.10±0.02 0.10±0.02 0.10±0.02 0.01±0.02 0.00±0.02
-# blocks 12-17: 0.37±0.02 0.37±0.02 0.46±0.02 0.44±0.02 0.29±0.02 0.50±0.02
-# blocks 18-23: 0.60±0.02 0.39±0.02 0.50±0.02 0.41±0.02 0.47±0.02 0.62±0.02
-# blocks 24-29: 0.54±0.02 0.57±0.02 0.55±0.02 0.41±0.02 0.43±0.02 0.30±0.02
+# weight  0- 5: 0.00±0.02 0.00±0.02 0.03±0.02 0.13±0.02 0.11±0.02 0.10±0.02
+# value   0- 5: 0.87±0.02 0.80±0.02 0.60±0.02 0.17±0.02 0.15±0.02 0.20±0.02
+# weight  6-11: 0.10±0.02 0.10±0.02 0.10±0.02 0.10±0.02 0.01±0.02 0.00±0.02
+# value   6-11: 0.22±0.02 0.19±0.02 0.23±0.02 0.25±0.02 0.72±0.02 1.30±0.02
+# weight 12-17: 0.37±0.02 0.37±0.02 0.46±0.02 0.44±0.02 0.29±0.02 0.50±0.02
+# value  12-17: 0.31±0.02 0.28±0.02 0.23±0.02 0.34±0.02 0.33±0.02 0.25±0.02
+# weight 18-23: 0.60±0.02 0.39±0.02 0.50±0.02 0.41±0.02 0.47±0.02 0.62±0.02
+# value  18-23: 0.17±0.02 0.25±0.02 0.11±0.02 0.22±0.02 0.18±0.02 0.10±0.02
+# weight 24-29: 0.54±0.02 0.57±0.02 0.55±0.02 0.41±0.02 0.43±0.02 0.30±0.02
+# value  24-29: 0.18±0.02 0.15±0.02 0.13±0.02 0.19±0.02 0.19±0.02 0.44±0.02
 # ```
 # ```output smollm2 sotu1898
 # full attention: loss 3.93±0.02, perplexity 51±1
-# blocks  0- 5: 0.00±0.02 0.00±0.02 0.02±0.02 0.09±0.02 0.06±0.02 0.06±0.02
-# blocks  6-11: 0.07±0.02 0.06±0.02 0.07±0.02 0.09±0.02 0.00±0.02 0.00±0.02
-# blocks 12-17: 0.38±0.02 0.35±0.02 0.47±0.02 0.44±0.02 0.29±0.02 0.57±0.02
-# blocks 18-23: 0.62±0.02 0.37±0.02 0.55±0.02 0.44±0.02 0.47±0.02 0.70±0.02
-# blocks 24-29: 0.63±0.02 0.56±0.02 0.59±0.02 0.42±0.02 0.58±0.02 0.31±0.02
+# weight  0- 5: 0.00±0.02 0.00±0.02 0.02±0.02 0.09±0.02 0.06±0.02 0.06±0.02
+# value   0- 5: 1.11±0.02 0.99±0.02 0.75±0.02 0.20±0.02 0.17±0.02 0.21±0.02
+# weight  6-11: 0.07±0.02 0.06±0.02 0.07±0.02 0.09±0.02 0.00±0.02 0.00±0.02
+# value   6-11: 0.23±0.02 0.20±0.02 0.25±0.02 0.26±0.02 1.12±0.02 1.58±0.02
+# weight 12-17: 0.38±0.02 0.35±0.02 0.47±0.02 0.44±0.02 0.29±0.02 0.57±0.02
+# value  12-17: 0.30±0.02 0.27±0.02 0.23±0.02 0.34±0.02 0.33±0.02 0.25±0.02
+# weight 18-23: 0.62±0.02 0.37±0.02 0.55±0.02 0.44±0.02 0.47±0.02 0.70±0.02
+# value  18-23: 0.17±0.02 0.25±0.02 0.12±0.02 0.21±0.02 0.17±0.02 0.11±0.02
+# weight 24-29: 0.63±0.02 0.56±0.02 0.59±0.02 0.42±0.02 0.58±0.02 0.31±0.02
+# value  24-29: 0.18±0.02 0.15±0.02 0.13±0.02 0.18±0.02 0.19±0.02 0.71±0.02
 # ```
 #
 # What stands for GPT-2, here and below, are figures of the book where it has
-# some, and placeholders after a `~` where not; no run of ours confirms them.
+# some, for *The Time Machine*, and placeholders after a `~` where not. No run
+# of ours confirms them.
 #
-# ```output gpt2
+# ```output gpt2 timemachine
 # full attention: loss 3.58±0.02, perplexity 36±1
-# blocks  0- 5: 0.00±0.02 0.01±0.02 0.11±0.02 0.30±0.02 0.32±0.02 0.51±0.02
-# blocks  6-11: 0.46±0.02 0.57±0.02 0.48±0.02 0.48±0.02 0.45±0.02 0.34±0.02
+# weight  0- 5: 0.00±0.02 0.01±0.02 0.11±0.02 0.30±0.02 0.32±0.02 0.51±0.02
+# value   0- 5: ~0.2 ~0.2 ~0.2 ~0.2 ~0.2 ~0.2
+# weight  6-11: 0.46±0.02 0.57±0.02 0.48±0.02 0.48±0.02 0.45±0.02 0.34±0.02
+# value   6-11: ~0.2 ~0.2 ~0.2 ~0.2 ~0.2 ~0.2
+# ```
+# ```output gpt2 sotu1898
+# full attention: loss ~3.58, perplexity ~36
+# weight  0- 5: ~0.00 ~0.01 ~0.11 ~0.30 ~0.32 ~0.51
+# value   0- 5: ~0.2 ~0.2 ~0.2 ~0.2 ~0.2 ~0.2
+# weight  6-11: ~0.46 ~0.57 ~0.48 ~0.48 ~0.45 ~0.34
+# value   6-11: ~0.2 ~0.2 ~0.2 ~0.2 ~0.2 ~0.2
 # ```
 
 # %%
 d2l.plot(range(len(on_first)), [on_first, value_norms],
          legend=['weight on token 0', 'norm of its value / mean'],
-         xlabel='block', ylabel='share', ylim=(0, 2), figsize=(4.5, 3))
+         xlabel='block', ylabel='weight, or ratio of norms', ylim=(0, 2),
+         figsize=(4.5, 3))
 i = max(range(len(on_first)), key=on_first.__getitem__)
 d2l.show_heatmaps([maps[i][:3]], xlabel='key', ylabel='query', titles=[
     f'block {i}, head {h}' for h in range(3)], figsize=(7, 2.6))
@@ -149,51 +171,59 @@ d2l.show_heatmaps([maps[i][:3]], xlabel='key', ylabel='query', titles=[
 # ```
 
 # %% [markdown]
-# In the lower blocks token 0 gets what any token would. Higher up, a third to
-# more than half of all attention goes to it, from everywhere, though it is
-# one word in a thousand and says next to nothing about what comes next. The
-# maps show it as a column on the left: a *sink*.
+# In the first blocks token 0 gets no more than others. In SmolLM2 it then
+# gets about a tenth, thirty times an equal share, nothing in blocks 10 and
+# 11, and from block 12 on three to seven tenths of all attention. It is one
+# word in a thousand and says next to nothing about what comes next. The maps
+# show it as a column on the left: a *sink*.
 #
 # Why would a model learn that? The weights of a head must sum to one. A head
 # that has found nothing to add at some position still has to put its weight
 # somewhere, and the first token is the one place that every position can see.
-# The second curve shows the other half of the arrangement: in just those
-# blocks the value of token 0 is a fifth as long as others, so that much
-# weight on it adds little.
+# The second curve shows the other half of the arrangement: where the weight
+# is large, the value of token 0 is a third to a tenth as long as others (the
+# last block apart), so that much weight on it adds little.
 #
 # Little, or nothing? We can ask, by changing nothing but that value: once to
-# zero, and once to the mean length of the others, in every block.
+# zero, and once to the mean length of the others, in every block. Token 0
+# itself, which sees nobody else, goes on reading its own value; otherwise it
+# would become another token in the blocks above.
 
 # %%
+def with_first_value(q, k, v, factor):
+    """Stock attention; others see the value of token 0 times a factor."""
+    changed = v.clone()
+    changed[:, :, 0] *= factor
+    Y = d2l.stock_attention(q, k, changed)
+    Y[:, :, :1] = d2l.stock_attention(*(x[:, :, :1] for x in (q, k, v)))
+    return Y
+
 def value_zero(q, k, v, i):
-    v = v.clone()
-    v[:, :, 0] = 0
-    return d2l.stock_attention(q, k, v)
+    return with_first_value(q, k, v, 0)
 
 def value_long(q, k, v, i):
-    v, norms = v.clone(), v.norm(dim=-1, keepdim=True)       # (B, G, T, 1)
-    v[:, :, 0] *= norms[:, :, 1:].mean(2) / norms[:, :, 0]
-    return d2l.stock_attention(q, k, v)
+    norms = v.norm(dim=-1, keepdim=True)                     # (B, G, T, 1)
+    return with_first_value(q, k, v, norms[:, :, 1:].mean(2) / norms[:, :, 0])
 
 # %%
-def measure(name, attn_fn):
+def measure(what, attn_fn):
     """Keep the loss of each token with attn_fn; a line on the tail."""
     logits = d2l.forward_blocks(model, X, attn_fn)
-    losses[name] = d2l.token_losses(logits, X)[0]
-    print(f'{name}: loss {tail(name):.2f}, '
-          f'perplexity {math.exp(tail(name)):.0f}')
+    losses[what] = d2l.token_losses(logits, X)[0]
+    print(f'{what}: loss {tail(what):.2f}, '
+          f'perplexity {math.exp(tail(what)):.0f}')
 
 measure('value of token 0 set to zero', value_zero)
 measure('value of token 0 as long as others', value_long)
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
-# value of token 0 set to zero: loss 3.40±0.02, perplexity 30±1
-# value of token 0 as long as others: loss 4.78±0.02, perplexity 120±3
+# value of token 0 set to zero: loss 3.39±0.02, perplexity 30±1
+# value of token 0 as long as others: loss 5.49±0.02, perplexity 243±5
 # ```
 # ```output smollm2 sotu1898
-# value of token 0 set to zero: loss 4.26±0.02, perplexity 71±2
-# value of token 0 as long as others: loss 9.48±0.05, perplexity 13100±700
+# value of token 0 set to zero: loss 4.24±0.02, perplexity 70±2
+# value of token 0 as long as others: loss 6.52±0.02, perplexity 679±14
 # ```
 # ```output gpt2
 # value of token 0 set to zero: loss ~4, perplexity ~50
@@ -201,10 +231,11 @@ measure('value of token 0 as long as others', value_long)
 # ```
 
 # %% [markdown]
-# A value of ordinary length would drown everything else, on the novel as on
-# the address. And a value of zero is not right either: what little the sink
-# adds the model has learned to count on, like a constant. So "attend nowhere"
-# is a good first picture of a sink, and not the whole of it.
+# With a value of ordinary length the loss rises by more than two nats, on the
+# novel as on the address: such weights work only because the value is short.
+# And a value of zero is not right either. What little the sink adds the model
+# has learned to count on, like a constant. So "attend nowhere" is a good
+# first picture of a sink, and not the whole of it.
 #
 # ## A Window, and a Window with a Sink
 #
@@ -217,6 +248,7 @@ measure('value of token 0 as long as others', value_long)
 def window_attention(window, sinks=0, first=0):  #@save
     """An attn_fn: the latest `window` tokens, and `sinks` from first on."""
     d2l.check_sizes(window=window)  # a query sees itself at least
+    d2l.check_counts(sinks=sinks, first=first)
     def attn_fn(q, k, v, i):
         j = torch.arange(k.shape[2], device=q.device)
         t = j[-q.shape[2]:, None]
@@ -240,17 +272,23 @@ for sinks in (0, 1, 4):
 # window 256, sinks 1: loss 3.98±0.02, perplexity 54±1
 # window 256, sinks 4: loss 3.98±0.02, perplexity 54±1
 # ```
-# ```output gpt2
+# ```output gpt2 timemachine
 # window 256, sinks 0: loss 8.25±0.02, perplexity 3840±80
 # window 256, sinks 1: loss 3.86±0.02, perplexity 47±1
 # window 256, sinks 4: loss 3.76±0.02, perplexity 43±1
 # ```
+# ```output gpt2 sotu1898
+# window 256, sinks 0: loss ~8.25, perplexity ~3840
+# window 256, sinks 1: loss ~3.86, perplexity ~47
+# window 256, sinks 4: loss ~3.76, perplexity ~43
+# ```
 
 # %% [markdown]
-# Not the 256 tokens are what matters but one: with token 0 kept, the window
-# costs almost nothing. Is it that token, or would any early one do? As a
-# control we keep four others, numbers 8 to 11, beside the window. And we look
-# at how the size of the window matters, with and without the sink.
+# What the plain window lost is one token. With token 0 kept, SmolLM2 pays
+# about 0.05 nats for a window of 256 tokens, in place of 0.6 to 0.8. Is it
+# that token, or would any early one do? As a control we keep four others,
+# numbers 8 to 11, beside the window. And we look at how the size of the
+# window matters, with and without the sink.
 
 # %%
 measure('window 256, tokens 8 to 11', window_attention(256, 4, first=8))
@@ -334,9 +372,10 @@ d2l.plot(sizes['windows'],
 # it. So what the model loses with a plain window is not far context: it is
 # its sink.
 #
-# If that is so, the damage must begin at the very token whose window no
-# longer reaches back to token 0. We compare loss with loss, token by token,
-# in stretches of 64.
+# If far context were what is missing, the loss would rise slowly as more of
+# it is out of reach. If it is the sink, the whole damage comes at once, at
+# position 256, where the window no longer reaches back to token 0. We compare
+# loss with loss in stretches of 64 tokens.
 
 # %%
 def extra(name, first, last):
@@ -355,38 +394,42 @@ d2l.plot(starts, [[extra(what, a, a + 64) for a in starts]
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
-# window 256, sinks 0: 0.00 before 256, 0.90±0.05 up to 319, 0.64±0.02 from 512
-# window 256, sinks 1: 0.00 before 256, 0.02±0.05 up to 319, 0.06±0.02 from 512
+# window 256, sinks 0: 0.00 before 256, 0.90±0.02 up to 319, 0.64±0.02 from 512
+# window 256, sinks 1: 0.00 before 256, 0.02±0.02 up to 319, 0.06±0.02 from 512
 # [figure]
 # ```
 # ```output smollm2 sotu1898
-# window 256, sinks 0: 0.00 before 256, 0.89±0.05 up to 319, 0.75±0.02 from 512
-# window 256, sinks 1: 0.00 before 256, 0.02±0.05 up to 319, 0.05±0.02 from 512
+# window 256, sinks 0: 0.00 before 256, 0.89±0.02 up to 319, 0.75±0.02 from 512
+# window 256, sinks 1: 0.00 before 256, 0.02±0.02 up to 319, 0.05±0.02 from 512
 # [figure]
 # ```
-# ```output gpt2
+# ```output gpt2 timemachine
 # window 256, sinks 0: 0.00 before 256, ~4 up to 319, 4.67±0.04 from 512
 # window 256, sinks 1: 0.00 before 256, ~0.1 up to 319, 0.28±0.04 from 512
+# [figure]
+# ```
+# ```output gpt2 sotu1898
+# window 256, sinks 0: 0.00 before 256, ~4 up to 319, ~4.67 from 512
+# window 256, sinks 1: 0.00 before 256, ~0.1 up to 319, ~0.28 from 512
 # [figure]
 # ```
 
 # %% [markdown]
 # ## Two Checkpoints, Two Ways to Break
 #
-# The published figures for GPT-2 are of another kind: without a sink its loss
-# goes from 3.58 to 8.25, a perplexity of 3836 (3842 in JAX), where guessing
-# evenly among its 50,257 tokens would give 10.8. It does not degrade, it
+# The published figures for GPT-2 are of another kind. Without a sink its loss
+# goes from 3.58 to 8.25, a perplexity of 3836 (3842 in JAX); guessing evenly
+# among its 50,257 tokens would give a loss of 10.8. It does not degrade, it
 # collapses. One sink brings it back to 3.86, four to 3.76. SmolLM2 gives as
-# much weight to token 0, but pays 0.6 nats for losing it, and one sink does
-# as well as four.
+# much weight to token 0, but loses 0.6 to 0.8 nats without it, and one sink
+# does as well as four.
 #
-# GPT-2 adds learned positions to its input: position 0 has a vector of its
-# own, no other token is ever at position 0, and whatever the heads make of
-# that vector is gone with it. A rotation marks no token as the first. What
-# makes it special for SmolLM2 is only that it sees nobody but itself, and a
-# model that has to build its sink from that seems to depend on it less. But
-# the two models also differ in depth, in grouping and in what they were
-# trained on, so that two of them cannot prove what the cause is.
+# It is tempting to blame the positions. GPT-2 has a vector for position 0
+# that no other token ever has, and a rotation marks no token as the first.
+# But Xiao et al. report rotary models of both kinds: without sinks the
+# perplexity of Pythia-12B rises to 22, that of Llama-2-7B to more than three
+# thousand. So positions alone do not decide it, and two checkpoints that also
+# differ in depth, grouping and training data cannot say what does.
 #
 # Nor does this experiment show that a model can stream forever. Its positions
 # stay the original ones, and run out where the model has seen no others. A
@@ -396,13 +439,14 @@ d2l.plot(starts, [[extra(what, a, a + 64) for a in starts]
 # ## All Methods Side by Side
 #
 # Now we can compare what these lessons were about. One block of the model at
-# hand gives keys and values for the passage; each method then *makes* the
-# arrays that it would keep, and we count the bytes that they hold and compare
-# with its formula. Where the model has fewer or more heads than a method asks
-# for, heads are repeated or averaged: what counts here is size. For MLA we
-# take the proportions of DeepSeek-V2, $r = 4 d_h$ and $d_R = d_h / 2$; for
-# linear attention (Katharopoulos et al., 2020) a state that adds up outer
-# products of keys and values.
+# hand gives keys and values for the passage. From them each method *makes*
+# the arrays that it would keep, and we count the bytes that they hold, times
+# the number of blocks, and compare with its formula. That checks shapes, not
+# a running model. Where the model has fewer or more heads than a method asks
+# for, heads are repeated or averaged. For MLA we take the proportions of
+# DeepSeek-V2, $r = 4 d_h$ and $d_R = d_h / 2$. Linear attention
+# (Katharopoulos et al., 2020) keeps a state, the sum of outer products of
+# keys and values. The window keeps all heads, $H_{kv} = H$.
 
 # %%
 attention = model.blks[0].attention
@@ -574,7 +618,7 @@ d2l.print_table(('method', 'what is lost', 'training', 'evidence'), words,
 # attention   exact look-up of a                      2020; not measured
 #             token                                   here
 # ```
-# ```output gpt2
+# ```output gpt2 timemachine
 # method      what is lost         training           evidence
 # ----------  -------------------  -----------------  ----------------------
 # full cache  nothing              none               the baseline here,
@@ -595,9 +639,30 @@ d2l.print_table(('method', 'what is lost', 'training', 'evidence'), words,
 # attention   exact look-up of a                      2020; not measured
 #             token                                   here
 # ```
+# ```output gpt2 sotu1898
+# method      what is lost         training           evidence
+# ----------  -------------------  -----------------  ----------------------
+# full cache  nothing              none               the baseline here,
+#                                                     loss ~3.58
+# GQA         keys and values of   from the start,    trained in lesson 04;
+#             their own for each   or a little more   Ainslie et al., 2023;
+#             head                 of a finished      Llama, Mistral,
+#                                  model              SmolLM2
+# MQA         as GQA, and more     as GQA             lesson 04; Shazeer,
+#                                                     2019
+# MLA         what a latent of r   from the start     an oracle in lesson
+#             numbers cannot                          05; DeepSeek-AI, 2024
+#             carry
+# window      every token in       none with sinks,   here ~0.18, without
+#             between              from the start     sinks ~4.67; Xiao et
+#                                  without            al., 2024
+# linear      the softmax, and     from the start     Katharopoulos et al.,
+# attention   exact look-up of a                      2020; not measured
+#             token                                   here
+# ```
 
 # %%
-contexts = [2**i for i in range(6, 18)]
+contexts = [2**i for i in range(3, 18)]  # beyond what the model can read
 d2l.plot(contexts, [[formula(n) / 2**20 for n in contexts]
                     for formula in formulas.values()],
          legend=[*formulas], xscale='log', yscale='log',
@@ -611,13 +676,13 @@ d2l.plot(contexts, [[formula(n) / 2**20 for n in contexts]
 # %% [markdown]
 # Three of the lines are parallel to the full cache: sharing heads and latents
 # buy a factor, at every context. Two are flat: a window and a state buy a
-# bound, and pay with what they can no longer look up. At short contexts the
-# state is the largest of all. The methods do not exclude each other. Mistral
-# has grouped heads and a window, and many models give a window to most blocks
-# and the whole context to a few.
+# bound, and pay with what they can no longer look up. Up to 32 tokens the
+# state is the largest of all. The methods do not exclude each other: Mistral
+# 7B has grouped heads and a window.
 #
 # Which one to choose is not in this table. Losses on a novel do not measure
 # recall of one fact a hundred pages back, and none of our models was trained
 # for what is asked of it, but for the one with grouped heads. What the table
 # does say is what can be had for a finished model on the spot, a window with
-# sinks, and what has to be decided before training, all the rest.
+# sinks, and what needs training, all the rest: from the start, or at least a
+# little more.

@@ -176,3 +176,10 @@ def test_a_window_of_one_row_fits_the_end(backend):
 def test_a_window_holds_at_least_the_query_itself(backend, window):
     with pytest.raises(ValueError, match='window='):
         backend.d2l.window_attention(window)
+
+
+@pytest.mark.parametrize('name', ['sinks', 'first'])
+@pytest.mark.parametrize('value', [-1, 1.5])
+def test_sinks_are_counted_in_whole_tokens(backend, name, value):
+    with pytest.raises(ValueError, match=f'{name}={value}'):
+        backend.d2l.window_attention(4, **{name: value})

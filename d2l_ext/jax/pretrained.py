@@ -29,7 +29,11 @@ def load_gpt2():
 
 
 def load_smollm2():
-    """(model, encoding): SmolLM2-135M, from 4-bit weights; see load_gpt2."""
+    """(model, encoding): SmolLM2-135M-Instruct; see load_gpt2.
+
+    Its file is quantized, to four bits and scales for most matrices; the
+    model has what comes out of it in fp32.
+    """
     return load('smollm2')
 
 

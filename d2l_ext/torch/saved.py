@@ -213,6 +213,7 @@ def lowrank_kv(r):
 def window_attention(window, sinks=0, first=0):
     """An attn_fn: the latest `window` tokens, and `sinks` from first on."""
     d2l.check_sizes(window=window)  # a query sees itself at least
+    d2l.check_counts(sinks=sinks, first=first)
     def attn_fn(q, k, v, i):
         j = torch.arange(k.shape[2], device=q.device)
         t = j[-q.shape[2]:, None]
