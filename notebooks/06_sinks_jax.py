@@ -328,12 +328,12 @@ for window in sizes['windows']:
 # ```
 # ```output full smollm2 sotu1898
 # window 256, tokens 8 to 11: loss 4.67±0.02, perplexity 106±2
-# window 32, sinks 0: loss ~5.5, perplexity ~240
-# window 32, sinks 1: loss ~4.3, perplexity ~75
+# window 32, sinks 0: loss 5.49±0.02, perplexity 242±5
+# window 32, sinks 1: loss 4.28±0.02, perplexity 72±2
 # window 64, sinks 0: loss 5.11±0.02, perplexity 166±4
 # window 64, sinks 1: loss 4.14±0.02, perplexity 63±2
-# window 128, sinks 0: loss ~4.8, perplexity ~120
-# window 128, sinks 1: loss ~4.05, perplexity ~57
+# window 128, sinks 0: loss 4.87±0.02, perplexity 131±3
+# window 128, sinks 1: loss 4.05±0.02, perplexity 57±2
 # window 512, sinks 0: loss 4.66±0.02, perplexity 106±2
 # window 512, sinks 1: loss 3.95±0.02, perplexity 52±1
 # ```
