@@ -14,6 +14,7 @@ from nbmake.pytest_items import (
 )
 
 PROPERTY = 'notebook result'  # how a result travels to the summary
+REFUSED = 'wrong answers in all'
 
 
 class SourceItem(NotebookItem):
@@ -66,18 +67,39 @@ def pytest_pycollect_makemodule(module_path, parent):
     return kind.from_parent(parent, path=module_path)
 
 
+def properties(terminalreporter, wanted, outcome=None):
+    """What tests left under a name, of all that ran or those that passed."""
+    return [value for reports in terminalreporter.stats.values()
+            for report in reports
+            if getattr(report, 'when', None) == 'call'
+            and outcome in (None, report.outcome)
+            for name, value in report.user_properties if name == wanted]
+
+
 def pytest_terminal_summary(terminalreporter, config):
+    say_refused(terminalreporter, config.rootpath)
     if not config.option.nbmake:
         return
     from d2l_ext import notebooks
 
-    results = [
-        notebooks.from_record(value)
-        for reports in terminalreporter.stats.values() for report in reports
-        if getattr(report, 'when', None) == 'call'
-        for name, value in report.user_properties if name == PROPERTY]
+    results = [notebooks.from_record(value)
+               for value in properties(terminalreporter, PROPERTY)]
     if results:
         terminalreporter.section('notebooks')
         for result in results:
             terminalreporter.line(result.line())
-        terminalreporter.line(notebooks.summary(results))
+        terminalreporter.line(notebooks.summary(results, config.rootpath))
+
+
+def say_refused(terminalreporter, root):
+    """How many of the known wrong answers the tests saw refused."""
+    tried = properties(terminalreporter, REFUSED)  # each test left their total
+    if not tried:
+        return
+    refused = properties(terminalreporter, REFUSED, 'passed')
+    terminalreporter.line(f'wrong answers refused: {len(refused)} of '
+                          f'{len(tried)} tried, known: {tried[0]}')
+    if len(refused) == tried[0]:
+        from d2l_ext.exercises import tally
+
+        tally.write(root, len(refused))

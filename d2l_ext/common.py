@@ -9,6 +9,7 @@ from .checks import (
     check_sampling,
     check_sizes,
 )
+from .exercises import attempt, exercises, hint
 from .explorer import explore_cache
 from .formulas import (
     attainable,

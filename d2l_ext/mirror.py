@@ -167,6 +167,100 @@ def key_cell_breaks(cells):
         yield 'no sizes cell with `small` and `full` side by side'
 
 
+# --- Exercises --------------------------------------------------------------
+
+HINT = re.compile(r'<details>\s*<summary>Hint (\d+)</summary>(.*?)</details>',
+                  re.DOTALL)
+
+
+def attempts(cell):
+    """The exercise ids that a code cell makes attempts at."""
+    try:
+        tree = syntax(cell) if cell.cell_type == 'code' else ast.Module([], [])
+    except SyntaxError:
+        return []
+    return [node.args[0].value for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ('d2l.attempt', 'attempt')
+            and node.args and isinstance(node.args[0], ast.Constant)]
+
+
+def hints_in(cell):
+    return [' '.join(text.split()) for _, text in HINT.findall(cell.source)]
+
+
+def statement_breaks(exercise, statement, hints):
+    """Why the two markdown cells above a scratch cell are not as they are."""
+    kinds = ', '.join(f'[{kind}]' for kind in exercise.kinds)
+    for line in (f'### Exercise: {exercise.title}',
+                 f'*{kinds}, about {exercise.minutes} minutes.*'):
+        if line not in statement.source.split('\n'):
+            yield f'its statement has no line {line!r}'
+    if hints_in(hints) != [' '.join(hint.split()) for hint in exercise.hints]:
+        yield 'its hints are not those of d2l.hint, each in a <details>'
+
+
+def scratch_breaks(cells, i, exercises):
+    """Rules that the exercise whose scratch cell is cells[i] breaks."""
+    id = cells[i].metadata['exercise']
+    if id not in exercises:
+        yield 'd2l_ext.exercises does not know it'
+        return
+    around = cells[i - 2:i] + cells[i + 1:i + 3]
+    if i < 2 or [cell.cell_type for cell in around] != [
+            'markdown', 'markdown', 'code', 'markdown']:
+        yield ('around its scratch cell stand not statement, hints, check '
+               'and expected output')
+        return
+    statement, hints, check, expected = around
+    yield from statement_breaks(exercises[id], statement, hints)
+    if attempts(check) != [id]:
+        yield f'the cell below its scratch cell is no d2l.attempt({id!r}, ...)'
+    if [block.lines for block in blocks_in(expected)] != [
+            (f'{id}: not attempted',)]:
+        yield 'below its check is not expected that it is not attempted'
+
+
+def exercise_breaks(path, exercises):
+    """Rules on exercises that a notebook breaks, as text.
+
+    exercises: {id: Exercise}, all that there are.
+    """
+    cells = jupytext.read(path).cells
+    lesson = path.stem.rpartition('_')[0]
+    found = [cell.metadata['exercise'] for cell in cells
+             if 'exercise' in cell.metadata]
+    wanted = [id for id, exercise in exercises.items()
+              if exercise.lesson == lesson]
+    broken = [f'{id}: {why}' for i, cell in enumerate(cells)
+              if (id := cell.metadata.get('exercise'))
+              for why in scratch_breaks(cells, i, exercises)]
+    if sorted(found) != sorted(wanted):
+        broken.append(f'exercises {found}, registered for the lesson {wanted}')
+    return broken
+
+
+def solution_breaks(path, ids):
+    """Rules that a file of solutions to these exercises breaks, as text."""
+    if not path.exists():
+        return [f'{path.name}: no solution to {id}' for id in ids]
+    text = path.read_text()
+    notebook = jupytext.reads(text, fmt='py:percent')
+    broken = list(header_breaks(notebook.metadata))
+    if body(jupytext.writes(notebook, fmt='py:percent')) != body(text):
+        broken.append('jupytext does not write back what it read')
+    broken += [why for cell in notebook.cells for why in cell_breaks(cell)]
+    broken += map(str, layout_faults(notebook.cells))
+    tried = [id for cell in notebook.cells if 'exercise' in cell.metadata
+             for id in attempts(cell)]
+    tagged = [cell.metadata['exercise'] for cell in notebook.cells
+              if 'exercise' in cell.metadata and attempts(cell)]
+    if tried != tagged or sorted(tried) != sorted(ids):
+        broken.append(f'attempts at {tried}, in cells of {tagged}, expected '
+                      f'one at each of {ids}')
+    return broken
+
+
 def body(text):
     """A percent notebook without its header."""
     return re.sub(r'\A# ---\n.*?^# ---\n+', '', text,

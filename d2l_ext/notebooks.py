@@ -2,7 +2,9 @@
 
 `python -m d2l_ext.notebooks [NAME ...]` runs all notebooks, or those named;
 `pytest --nbmake notebooks` does the same through conftest.py. The sources
-are the .py files in notebooks/; the executed notebooks go to build/.
+are the .py files in notebooks/; the executed notebooks go to build/. After a
+notebook with exercises its solutions run in the same kernel: each exercise
+needs one that is right.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from textwrap import indent
@@ -25,14 +27,22 @@ from nbclient.exceptions import DeadKernelError
 from nbmake.nb_run import NotebookRun
 
 from . import runs
+from .exercises import tally
+from .exercises.engine import RIGHT
 from .files import atomic_path
 from .output_blocks import Counts, Fault, check, headings_above
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL_SECONDS = 1800        # for one cell, unless the notebook's header says
 PEAK_LIMIT = 4 * 10**9     # bytes: half of a laptop with 8 GB
-PROBE = ('import json\nfrom d2l_ext import runs\n'
-         'print(json.dumps(runs.report()))')
+PROBE = '''def _probe():
+    import json
+    from d2l_ext import runs
+    from d2l_ext.exercises import engine
+    print(json.dumps({**runs.report(), 'verdicts': engine.latest}))
+    engine.latest.clear()
+_probe()
+del _probe'''
 ANSI = re.compile(r'\x1b\[[\d;]*m')
 
 
@@ -46,6 +56,9 @@ class Result:
     labels: list = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     faults: list = field(default_factory=list)
+    exercises: list = field(default_factory=list)  # ids
+    solved: list = field(default_factory=list)     # ids with a right solution
+    has_solutions: bool = True  # False: a course took notebooks/solutions out
     fresh: bool = True  # False: an earlier run still holds
 
     def line(self):
@@ -117,12 +130,16 @@ def kernel_environment(build):
         os.environ.update(before)
 
 
-def error_fault(error, cells):
+def error_fault(error, cells, extra):
     """nbmake's error as a fault; its trace holds the cell and where."""
     index = error.failing_cell_index
     trace = ANSI.sub('', error.trace).strip()
     why = ANSI.sub('', error.summary).strip().splitlines()
     why = why[0] if why else 'the cell stopped the kernel'
+    solution = index - len(cells) - 1  # the first extra cell is a probe
+    if 0 <= solution < len(extra) - 2:
+        return in_solutions(Fault(headings_above(extra[1:])[solution],
+                                  solution, why, detail=trace))
     if index >= len(cells):
         return Fault('after the last cell', index,
                      f'the run could not be asked for its labels: {why}',
@@ -131,13 +148,13 @@ def error_fault(error, cells):
 
 
 def execute(notebook, target, extra, timeout):
-    """Run a notebook and then `extra` sources as cells in the same kernel.
+    """Run a notebook and then `extra` cells in the same kernel.
 
     Returns (executed notebook, executed extra cells, fault or None). The
     extra cells are cut off again: a reader never sees them.
     """
     own = len(notebook.cells)
-    notebook.cells += [nbformat.v4.new_code_cell(text) for text in extra]
+    notebook.cells += extra
     nbformat.write(notebook, target)
     try:
         with kernel_environment(target.parent):
@@ -149,15 +166,69 @@ def execute(notebook, target, extra, timeout):
             'the kernel died (out of memory?); what it printed is lost')
     executed, extra = result.nb, result.nb.cells[own:]
     del executed.cells[own:]
-    fault = result.error and error_fault(result.error, executed.cells)
+    fault = result.error and error_fault(result.error, executed.cells, extra)
     return executed, extra, fault
 
 
-def answer(probe):
-    """What the probe cell printed: runs.report() of the kernel."""
-    text = ''.join(output['text'] for output in probe.outputs
+# --- Solutions --------------------------------------------------------------
+
+
+def solution_of(source):
+    """Where the solutions of a notebook stand, if there are any."""
+    return source.parent / 'solutions' / source.name
+
+
+def exercise_ids(cells):
+    return [cell.metadata['exercise'] for cell in cells
+            if 'exercise' in cell.metadata]
+
+
+def solution_cells(source, ids):
+    """The cells that run after a notebook with these exercises."""
+    path = solution_of(source)
+    return jupytext.read(path).cells if ids and path.exists() else []
+
+
+def in_solutions(fault):
+    return replace(fault, heading=f'solutions, {fault.heading}')
+
+
+def solution_faults(ids, said, raised):
+    """A fault for each exercise whose solution is not right or is not there.
+
+    said: {id: (verdict, lines)}; raised: whether a cell stopped the rest.
+    """
+    for id in ids:
+        if id not in said:
+            if not raised:
+                yield Fault('solutions', 0,
+                            f'{id}: no solution makes an attempt at it')
+        elif said[id][0] != RIGHT:
+            yield Fault('solutions', 0, f'{id}: the solution is '
+                        f'{said[id][0]}', detail='\n'.join(said[id][1]))
+
+
+def judge_solutions(result, cells, probe, fault):
+    """Put into a result what came of the solutions' cells."""
+    said = {} if fault else answer(probe)['verdicts']
+    result.solved = [id for id in result.exercises
+                     if said.get(id, [''])[0] == RIGHT]
+    result.faults += [fault] if fault else []
+    result.faults += solution_faults(result.exercises, said, bool(fault))
+    if len(result.solved) == len(result.exercises):
+        report = check(cells, result.labels)
+        result.counts += report.counts
+        result.faults += map(in_solutions, report.faults)
+
+
+def printed(cell):
+    return ''.join(output['text'] for output in cell.outputs
                    if output.get('name') == 'stdout')
-    return json.loads(text.splitlines()[-1])
+
+
+def answer(probe):
+    """What the probe cell printed: runs.report() and the verdicts so far."""
+    return json.loads(printed(probe).splitlines()[-1])
 
 
 def peak_fault(peak_bytes):
@@ -176,24 +247,38 @@ def run(source, root=ROOT, timeout=CELL_SECONDS):
     if drawings.exists():  # the executed notebook shows them, too
         shutil.copytree(drawings, target.parent / 'img', dirs_exist_ok=True)
     mark = fingerprint(source, root)  # before: the source may change meanwhile
-    result, start = Result(source.stem), time.monotonic()
-    notebook, extra, fault = execute(jupytext.read(source), target, [PROBE],
-                                     timeout)
+    notebook = jupytext.read(source)
+    result = Result(source.stem, exercises=exercise_ids(notebook.cells),
+                    has_solutions=solution_of(source).parent.is_dir())
+    solutions = solution_cells(source, result.exercises)
+    start = time.monotonic()
+    notebook, extra, fault = execute(
+        notebook, target, [probe(), *solutions, probe()], timeout)
     result.seconds = round(time.monotonic() - start, 1)
-    if fault:
+    if not extra or not printed(extra[0]):  # the notebook itself stopped
         result.faults = [fault]
     else:
-        said = answer(extra[0])
-        result.labels, result.peak_bytes = said['labels'], said['peak_bytes']
-        report = check(notebook.cells, result.labels)
-        result.counts = report.counts
-        result.faults = report.faults + peak_fault(result.peak_bytes)
+        hold(result, notebook.cells, answer(extra[0]))
+        if result.has_solutions:
+            judge_solutions(result, extra[1:-1], extra[-1], fault)
     if not result.faults:
         notebook.metadata['d2l_ext'] = {'fingerprint': mark,
                                         **result.record()}
     with atomic_path(target) as partial:
         nbformat.write(notebook, partial)
     return result
+
+
+def probe():
+    return nbformat.v4.new_code_cell(PROBE)
+
+
+def hold(result, cells, said):
+    """Put into a result what came of the notebook's own cells."""
+    result.labels, result.peak_bytes = said['labels'], said['peak_bytes']
+    report = check(cells, result.labels)
+    result.counts = report.counts
+    result.faults = report.faults + peak_fault(result.peak_bytes)
 
 
 # --- What need not run again ------------------------------------------------
@@ -214,10 +299,11 @@ def fingerprint(source, root=ROOT):
     Leaves out the data: it is known by its own hashes.
     """
     package = Path(__file__).parent
-    parts = [sys.version, *installed()]
+    parts = [sys.version, *installed(),
+             f'solutions {solution_of(source).parent.is_dir()}']
     parts += [f'{name}={value}' for name, value in sorted(os.environ.items())
               if name.startswith('D2L_') and name != 'D2L_HEADLESS']
-    for path in [source, root / 'environment.yml',
+    for path in [source, solution_of(source), root / 'environment.yml',
                  *sorted(package.rglob('*.py'))]:
         if path.exists():
             content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -244,14 +330,34 @@ def earlier(source, root=ROOT):
 # --- The command -----------------------------------------------------------
 
 
-def summary(results):
+def exercises_line(results, root=ROOT):
+    """How many exercises there are, and what stands behind their checks."""
+    ids = {id for result in results for id in result.exercises}
+    if not ids:
+        return 'exercises: 0'
+    bodies = [result for result in results if result.exercises]
+    cells = sum(len(result.exercises) for result in bodies)
+    text = f'exercises: {len(ids)} ({cells} in the notebooks run)'
+    if all(result.has_solutions for result in bodies):
+        solved = sum(len(result.solved) for result in bodies)
+        text += f', solutions passed: {solved} of {cells}'
+    else:
+        text += ', solutions: none run, there is no notebooks/solutions/'
+    refused = tally.read(root)
+    return text + (', wrong answers: not tested as they stand, see tests/'
+                   if refused is None else
+                   f', wrong answers refused: {refused}')
+
+
+def summary(results, root=ROOT):
     """The last lines: what was run, and how firmly its numbers were held."""
     counts = sum((result.counts for result in results), Counts())
     faults = sum(len(result.faults) for result in results)
     seconds = sum(result.seconds for result in results if result.fresh)
     return (f'notebooks run or up to date: {len(results)}, faults: {faults}, '
             f'seconds: {seconds:.1f}\n'
-            f'printed numbers held: {counts}')
+            f'printed numbers held: {counts}\n'
+            f'{exercises_line(results, root)}')
 
 
 def main(arguments=None, root=ROOT):
@@ -284,7 +390,7 @@ def main(arguments=None, root=ROOT):
     except (OSError, ValueError) as error:  # a label, the data, the disk
         print(error, file=sys.stderr)
         return 1
-    print(summary(results))
+    print(summary(results, root))
     return any(result.faults for result in results)
 
 

@@ -538,7 +538,76 @@ assert rates[1] > 1.5 * rates[0], (
 # with the length of the continuation. The ratio of tokens read is as much as
 # one may hope for, and measured gains fall short of it: a pass over many rows
 # uses each parameter that it loads many times, a step over one row only once.
+
+# %% [markdown]
+# ### Exercise: What Generation Costs
 #
+# *[paper], [code], about 20 minutes.*
+#
+# A prompt of $P$ tokens is given and $T$ more are written, one at a time, by a
+# model with $N$ parameters; a pass over $t$ tokens costs $2Nt$ FLOPs.
+#
+# 1. Write the exact cost of both schedules as functions. Naive: one pass over
+#    the whole history for each new token. Cached: one prefill, then single
+#    steps. Be exact about which tokens are fed.
+# 2. What is the ratio of the two for the book's sizes, $P = 3584$ and
+#    $T = 256$?
+# 3. The book measured far less than that. Work out why for one token: on a
+#    card with 83 TFLOP/s and 1 TB/s, with weights of 32 bits that each pass
+#    reads once, how many times faster than the naive pass over 3584 tokens can
+#    a cached step be at most? Leave attention and the cache out; a pass takes
+#    as long as the slower of its arithmetic and its reads.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# Play it through for a prompt of three tokens and two new ones: which tokens
+# go into each pass? The last token is written, and nobody asks what follows
+# it.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# The lengths of the naive passes are consecutive numbers, from the prompt on.
+# The cached schedule reads each token once, except for one that it never
+# reads.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# For the second half work out two times for each pass: its FLOPs over 83
+# TFLOP/s, and its bytes of weights over 1 TB/s. The longer one counts; it is
+# not the same one for both passes.
+#
+# </details>
+
+# %% exercise="generation-cost"
+def naive_flops(N, P, T):
+    """FLOPs of the naive schedule."""
+    ...
+
+def cached_flops(N, P, T):
+    """FLOPs of the cached schedule."""
+    ...
+
+ratio = ...                                  # naive over cached
+step_gain = ...                              # naive pass over cached step
+
+# %%
+d2l.attempt('generation-cost', naive_flops=naive_flops,
+            cached_flops=cached_flops, ratio=ratio, step_gain=step_gain)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# generation-cost: not attempted
+# ```
+
+# %% [markdown]
 # ## What This Shows, and What It Does Not
 #
 # * Keys and values of past tokens are final, so recomputing them is waste;

@@ -342,7 +342,69 @@ d2l.plot(contexts, shares + [[1] * len(contexts)], xscale='log',
 # One sequence is the friendliest case. Weights are read for all sequences of
 # a batch at once, caches are not shared: with 32 sequences every crossing
 # comes 32 times as early, and Mistral-7B crosses, too.
+
+# %% [markdown]
+# ### Exercise: The Cache of a Large Model
 #
+# *[paper], about 15 minutes.*
+#
+# Llama-2-70B has 80 layers, 64 query heads of width 128, and 8 key-value
+# heads, which the query heads share. Weights and cache are kept in 16 bits;
+# the weights take 140 GB. Work out three numbers by hand, for the model as it
+# is and for two that might have been: with a key-value head for each of the
+# 64 query heads, and with a single one for all of them. A GB is 10⁹ bytes,
+# also on a card.
+#
+# 1. How many bytes does one token add to the cache?
+# 2. At how many tokens is the cache of one sequence as large as the weights?
+# 3. Two cards of 80 GB hold the weights once, and caches in what is left. How
+#    many sequences of 4096 tokens fit?
+#
+# Numbers may carry a unit: `'1.5 MB'` and `1500000` are the same answer.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# The formula of this lesson has seven factors. For one token of one sequence
+# two of them are 1. Write the others in a row with a name under each, and ask
+# of the number of heads which heads it counts.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# For the context divide bytes by bytes per token, and look at the units: 140
+# GB are 140 · 10⁹ bytes, while 1 KiB is 1024 bytes.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# Weights and caches share the memory of both cards. Work out first what the
+# weights leave, then what one sequence of 4096 tokens takes; a sequence that
+# fits only in part does not fit.
+#
+# </details>
+
+# %% exercise="cache-70b"
+# each key is a number of key-value heads
+token_bytes = {64: ..., 8: ..., 1: ...}
+break_even = {64: ..., 8: ..., 1: ...}       # tokens
+sequences = {64: ..., 8: ..., 1: ...}
+
+# %%
+d2l.attempt('cache-70b', token_bytes=token_bytes, break_even=break_even,
+            sequences=sequences)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# cache-70b: not attempted
+# ```
+
+# %% [markdown]
 # ## Turn the Knobs
 #
 # Choose a model, a context, a batch, a card. Where you run this notebook

@@ -184,7 +184,74 @@ for phase, new, cached in (('decode', 1, 2047), ('prefill', 2048, 0)):
 # Decode lies below every ridge above, on a laptop and on an H200 alike;
 # prefill lies above them all. So one is bound by reading and the other by
 # arithmetic, and each should go as fast as *its* number allows.
+
+# %% [markdown]
+# ### Exercise: Sharing What Is Read
 #
+# *[paper], [code], about 25 minutes.*
+#
+# A read can be shared: by several tokens of one sequence, by several
+# sequences, by several heads. Take a card with 83 TFLOP/s and 1 TB/s, and
+# weights and cache in 32 bits.
+#
+# 1. Leave the cache out. What is the largest number of new tokens $m$ for
+#    which a pass takes no longer than a pass over a single one? (Say why that
+#    makes it cheap to check tokens that a smaller model has drafted.)
+# 2. Count a decode step with the cache: $b$ sequences, each $n$ tokens long
+#    with the token of this step, which attends to all $n$. The model has $N$
+#    parameters, $L$ blocks, $H$ query heads and $G$ key-value heads of width
+#    $d_h$. Write the intensity as a function, in FLOP per byte.
+# 3. What is it for the model above, with $H = G = 12$, at $n = 2048$ for one
+#    sequence? And where does it go for $b \to \infty$, if the twelve query
+#    heads have 12, 4 or 1 key-value heads? (Leave $N$ as it is.)
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# A pass takes as long as the slower of two things: its FLOPs at 83 TFLOP/s,
+# or its bytes at 1 TB/s. With the cache left out only one of the two grows
+# with the number of tokens. Where do they meet?
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# For the step with b sequences make two lists, FLOPs and bytes, and mark in
+# each what is there once and what is there b times. What is counted by query
+# heads, and what by key-value heads?
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# For b → ∞ divide both lists by b. What was there once is gone; the heads H
+# and G are left in different places.
+#
+# </details>
+
+# %% exercise="shared-reads"
+tokens = ...                                 # the largest m
+
+def intensity(N, L, H, G, hd, b, n):
+    """FLOP per byte of a decode step with b sequences of n tokens."""
+    ...
+
+one = ...                                    # FLOP per byte for b = 1
+many = {12: ..., 4: ..., 1: ...}             # key-value heads: FLOP per byte
+
+# %%
+d2l.attempt('shared-reads', tokens=tokens, intensity=intensity, one=one,
+            many=many)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# shared-reads: not attempted
+# ```
+
+# %% [markdown]
 # ## Predict, Then Measure
 #
 # First the prediction. `roofline_seconds` is the larger of two times, that of

@@ -395,6 +395,71 @@ d2l.plot([d2l.cache_bytes(1, G, D // H, S, B) / 2**20 for G in kv_heads],
 # both costs fall together.
 
 # %% [markdown]
+# ### Exercise: A Cached Step with Shared Heads
+#
+# *[code], about 40 minutes.*
+#
+# The cached step of `GQAAttention` was left to the reader. Write it for one
+# layer, without its `forward_step`: new tokens come in, the cache grows by
+# their keys and values, and the new tokens attend to all of it.
+#
+# * The layer has rotary positions, and positions go on where the cache ends.
+# * A chunk of several tokens may meet a cache that holds something. Any split
+#   of a text has to give what one pass gives.
+# * The cache holds $H_{kv}$ heads. At no point may keys or values be copied
+#   out to all $H$ query heads.
+#
+# The check runs the step on layers of several sizes, in chunks, and compares
+# outputs and the shape of the cache after each.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# The layer has a method `project(queries, keys, values, offset)` that returns
+# queries, keys and values with their own numbers of heads, rotated from a
+# position on. Which position is that of the first new token, and where can
+# the step read it off?
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# First extend the cache, then attend to all of it. Of the new tokens number i
+# may see all that was cached, and the new ones up to itself: the offset mask
+# of the lesson on the cache.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# The heads of a group are neighbours. Lay their queries one below the other,
+# as the queries of a single head, or let the framework's attention group
+# them; in both cases the mask is that of one head.
+#
+# </details>
+
+# %% exercise="cached-gqa"
+# B batch, T new tokens, S cached tokens, G key-value heads, hd head width
+def gqa_step(attention, X, cache):
+    """Y (B, T, D) for new tokens X (B, T, D).
+
+    cache: a dict, empty at first; afterwards it holds `k` and `v`, each
+    (B, G, S + T, hd).
+    """
+    ...
+
+# %%
+d2l.attempt('cached-gqa', step=d2l.try_step(gqa_step))
+
+# %% [markdown] tags=["expected"]
+# ```output
+# cached-gqa: not attempted
+# ```
+
+# %% [markdown]
 # ## What This Shows, and What It Does Not
 #
 # * Sharing keys and values divides the cache by the size of the groups,

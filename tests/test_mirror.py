@@ -9,7 +9,9 @@ from types import ModuleType
 import pytest
 
 from d2l_ext import mirror
-from d2l_ext.notebooks import ROOT, sources
+from d2l_ext.exercises import EXERCISES
+from d2l_ext.exercises.engine import Exercise
+from d2l_ext.notebooks import ROOT, solution_of, sources
 
 # what one backend has and the other has not, or has otherwise: why.
 # Names as in GPT.generate; arguments called rngs or seed may be extra in
@@ -57,6 +59,38 @@ def test_a_pair_tells_one_story(name):
 def test_a_notebook_keeps_the_rules(path):
     broken = mirror.rule_breaks(path)
     assert not broken, '\n' + '\n'.join(broken)
+
+
+@pytest.mark.parametrize('path', sources(), ids=lambda path: path.stem)
+def test_exercises_have_all_that_belongs_to_them(path):
+    broken = mirror.exercise_breaks(path, EXERCISES)
+    assert not broken, '\n' + '\n'.join(broken)
+
+
+def test_every_exercise_belongs_to_a_lesson():
+    assert {exercise.lesson for exercise in EXERCISES.values()} <= set(PAIRS)
+
+
+SOLUTIONS = ROOT / 'notebooks' / 'solutions'
+with_solutions = pytest.mark.skipif(
+    not SOLUTIONS.is_dir(), reason='this course has no notebooks/solutions/')
+
+
+@with_solutions
+@pytest.mark.parametrize('path', sources(), ids=lambda path: path.stem)
+def test_every_exercise_has_its_solution(path):
+    ids = [id for id, exercise in EXERCISES.items()
+           if exercise.lesson == path.stem.rpartition('_')[0]]
+    broken = mirror.solution_breaks(solution_of(path), ids)
+    assert not broken, '\n' + '\n'.join(broken)
+
+
+@with_solutions
+def test_solutions_of_a_pair_tell_one_story():
+    found, alone = mirror.pairs(SOLUTIONS)
+    assert not alone
+    text = ''.join(mirror.differences(*paths) for paths in found.values())
+    assert not text, '\n' + text
 
 
 def test_no_executed_notebook_lies_among_the_sources():
@@ -171,6 +205,107 @@ def test_each_broken_rule_is_named(tmp_path, old, new, message):
     assert old in TOY
     broken = mirror.rule_breaks(pair(tmp_path, TOY.replace(old, new), '')[0])
     assert any(message in text for text in broken), broken
+
+
+# --- A toy with an exercise --------------------------------------------------
+
+PRICE = Exercise('price', '01_toy', 'The Price', ('paper',), 5,
+                 ('Count it.', 'Count it\nagain.'), ())
+WITH_EXERCISE = TOY.replace('exercise="cost"', '') + '''
+# %% [markdown]
+# ### Exercise: The Price
+#
+# *[paper], about 5 minutes.*
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# Count it.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# Count it again.
+#
+# </details>
+
+# %% exercise="price"
+price = ...
+
+# %%
+d2l.attempt('price', price=price)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# price: not attempted
+# ```
+'''
+
+
+def exercise_breaks(tmp_path, text, exercises):
+    path = tmp_path / '01_toy_torch.py'
+    path.write_text(text)
+    return mirror.exercise_breaks(path, exercises)
+
+
+def test_a_whole_exercise_breaks_no_rule(tmp_path):
+    assert exercise_breaks(tmp_path, WITH_EXERCISE, {'price': PRICE}) == []
+    assert exercise_breaks(tmp_path, TOY, {}) == [
+        'cost: d2l_ext.exercises does not know it',
+        "exercises ['cost'], registered for the lesson []"]
+
+
+@pytest.mark.parametrize('old, new, message', [
+    ('### Exercise: The Price', '### The Price', 'no line'),
+    ('about 5 minutes', 'about 50 minutes', 'no line'),
+    ('# Count it again.', '# Count it twice.', 'not those of d2l.hint'),
+    ('<summary>Hint 2</summary>', '', 'not those of d2l.hint'),
+    ("d2l.attempt('price'", "d2l.attempt('cost'", 'is no d2l.attempt'),
+    ('# price: not attempted', '# price: right', 'not expected that'),
+    ('# %%\nd2l', '# %% [markdown]\n# Now check.\n\n# %%\nd2l',
+     'not statement, hints, check'),
+    ('exercise="price"', '', "exercises [], registered for the lesson ['pri"),
+])
+def test_each_rule_on_exercises_is_held(tmp_path, old, new, message):
+    assert old in WITH_EXERCISE
+    broken = exercise_breaks(tmp_path, WITH_EXERCISE.replace(old, new),
+                             {'price': PRICE})
+    assert any(message in text for text in broken), broken
+
+
+SOLUTION = TOY[:TOY.index('# %% [m')] + '''# %% [markdown]
+# # Solution
+
+# %% exercise="price"
+d2l.attempt('price', price=3)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# price: right
+# ```
+'''
+
+
+def test_solutions_keep_rules_too(tmp_path):
+    path = tmp_path / '01_toy_torch.py'
+    assert mirror.solution_breaks(path, []) == []
+    assert mirror.solution_breaks(path, ['price']) == [
+        '01_toy_torch.py: no solution to price']
+    path.write_text(SOLUTION)
+    assert mirror.solution_breaks(path, ['price']) == []
+    for text, ids, message in [
+            (SOLUTION, ['price', 'cost'], 'expected one at each'),
+            (SOLUTION.replace('exercise=', 'was='), ['price'], 'expected one'),
+            (SOLUTION.replace('d2l.att', '#'), ['price'], 'expected one'),
+            (SOLUTION.replace('```output', '```output smal'), ['price'],
+             'unknown label'),
+            (SOLUTION.replace('python3', 'mine'), ['price'], 'kernelspec')]:
+        path.write_text(text)
+        broken = mirror.solution_breaks(path, ids)
+        assert any(message in why for why in broken), broken
 
 
 # --- The names of the package ------------------------------------------------

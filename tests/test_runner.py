@@ -190,6 +190,106 @@ def test_a_project_without_notebooks_is_not_green(project):
         notebooks.main([], project)
 
 
+EXERCISE = GOOD + '''
+# %% [markdown]
+# ### Exercise: Toy
+
+# %%
+from d2l_ext.exercises import attempt
+from d2l_ext.exercises.answers import number
+from d2l_ext.exercises.diagnose import numbers
+from d2l_ext.exercises.engine import Exercise, Part, register
+
+for id, value in (('toy', 4), ('game', 9)):
+    register(Exercise(id, 'toy', 'Toy', ('paper',), 1, ('Think.',), (Part(
+        'x', number(), (numbers(value, [(5, 'five is odd')]),), 'Even.'),)))
+
+# %% exercise="toy"
+x = ...
+
+# %%
+attempt('toy', x=x)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# toy: not attempted
+# ```
+'''
+SOLUTION = '''
+# %% [markdown]
+# ## Toy
+
+# %% exercise="toy"
+attempt('toy', x=len('loss'))
+
+# %% [markdown] tags=["expected"]
+# ```output
+# toy: right
+#     x: right. Even.
+# ```
+'''
+
+
+def solved(project, solution, text=EXERCISE):
+    """The result and the faults of a notebook that has these solutions."""
+    path = write(project, 'toy', text)
+    if solution is not None:
+        (project / 'notebooks' / 'solutions').mkdir(exist_ok=True)
+        write(project, 'solutions/toy', solution)
+    result = notebooks.run(path, project)
+    return result, [str(fault) for fault in result.faults]
+
+
+def test_solutions_run_in_the_kernel_of_their_notebook(project, capsys):
+    result, faults = solved(project, SOLUTION)
+    assert faults == []
+    assert (result.exercises, result.solved) == (['toy'], ['toy'])
+    built = (project / 'build' / 'toy.ipynb').read_text()
+    assert 'toy: not attempted' in built
+    assert 'toy: right' not in built and '_probe' not in built
+    assert notebooks.main(['toy'], project) == 0  # up to date
+    assert ('exercises: 1 (1 in the notebooks run), solutions passed: 1 of 1, '
+            'wrong answers: not tested') in capsys.readouterr().out
+    source, = notebooks.sources(project)
+    write(project, 'solutions/toy', SOLUTION + '# changed')
+    assert notebooks.earlier(source, project) is None
+
+
+@pytest.mark.parametrize('solution, expected', [
+    (SOLUTION.replace('lo', 'glo'),
+     ['toy: the solution is not yet', 'five is odd']),
+    (SOLUTION.replace('attempt(', '(lambda *a, **k: 0)('),
+     ['toy: no solution makes an attempt at it']),
+    (SOLUTION.replace("len('loss')", '1 / 0'),
+     ['solutions, Toy (cell 2): ZeroDivisionError', 'x=1 / 0']),
+    (SOLUTION.replace('Even', 'even'), ['solutions, Toy (cell 2): the text']),
+    (SOLUTION.replace('toy', 'game'), ['toy: no solution makes']),
+], ids=['wrong', 'no attempt', 'raises', 'prints otherwise', 'of another'])
+def test_a_solution_that_is_not_right_fails_the_run(project, solution,
+                                                    expected):
+    result, faults = solved(project, solution)
+    text = '\n'.join(faults)
+    for words in expected:
+        assert words in text, text
+    assert notebooks.earlier(notebooks.sources(project)[0], project) is None
+
+
+def test_a_missing_solution_fails_and_a_missing_folder_is_said(project,
+                                                               capsys):
+    (project / 'notebooks' / 'solutions').mkdir()
+    result, faults = solved(project, None)
+    assert faults == ['solutions (cell 0): toy: no solution makes an attempt '
+                      'at it']
+    (project / 'notebooks' / 'solutions').rmdir()
+    assert notebooks.main([], project) == 0
+    said = capsys.readouterr().out
+    assert 'solutions: none run, there is no notebooks/solutions/' in said
+    assert notebooks.main([], project) == 0  # and it still holds
+    assert 'up to date' in capsys.readouterr().out
+    (project / 'notebooks' / 'solutions').mkdir()
+    assert notebooks.main([], project) == 1
+
+
 def pytest_in(project, *arguments):
     done = subprocess.run(
         [sys.executable, '-m', 'pytest', '-p', 'nbmake.pytest_plugin',

@@ -16,6 +16,7 @@ from .weights import *
 # isort: split
 from .cached_gqa import *
 from .saved import *
+from .trials import *
 
 __all__ = sorted(name for name, value in globals().items()
                  if not name.startswith('_') and hasattr(value, '__doc__')

@@ -1,0 +1,54 @@
+"""Exercises of lesson 04: sharing keys and values."""
+
+import numpy as np
+
+from .answers import function
+from .engine import Exercise, Part
+from .steps import MISTAKES, StepCase, steps, tried
+
+
+def small():
+    """Two groups of three heads; a prompt, then a token, then a chunk."""
+    return [StepCase(B=1, H=6, G=2, hd=4, chunks=(3, 1, 2))]
+
+
+def split():
+    """Any split gives the same; sizes are drawn anew.
+
+    One case, and chunks of two lengths: JAX compiles for each.
+    """
+    rng = np.random.default_rng()
+    G, r, B, half = map(int, rng.integers([2, 2, 2, 1], [4, 4, 4, 5]))
+    chunks = (1, *map(int, 1 + 2 * rng.integers(2, size=3)))
+    return [StepCase(B, G * r, G, 2 * half, chunks,
+                     int(rng.integers(10**6)))]
+
+
+def edges():
+    """A prompt of one token and one head for all; one head for each."""
+    return [StepCase(B=2, H=4, G=1, hd=6, chunks=(1, 1)),
+            StepCase(B=3, H=3, G=3, hd=4, chunks=(2, 2))]
+
+
+CACHED_GQA = Exercise(
+    id='cached-gqa', lesson='04_gqa', title='A Cached Step with Shared Heads',
+    kinds=('code',), minutes=40,
+    hints=(
+        'The layer has a method `project(queries, keys, values, offset)` that '
+        'returns queries, keys and values with their own numbers of heads, '
+        'rotated from a position on. Which position is that of the first new '
+        'token, and where can the step read it off?',
+        'First extend the cache, then attend to all of it. Of the new tokens '
+        'number i may see all that was cached, and the new ones up to '
+        'itself: the offset mask of the lesson on the cache.',
+        'The heads of a group are neighbours. Lay their queries one below '
+        'the other, as the queries of a single head, or let the framework\'s '
+        'attention group them; in both cases the mask is that of one head.'),
+    parts=(
+        Part('step', function('', tried), tuple(
+            steps(cases, mistakes=tuple(MISTAKES))
+            for cases in (small, split, edges)),
+            'The logits are those of the full pass for any split, and the '
+            'cache never held more than the shared heads: what is kept and '
+            'what is read have shrunk together.'),
+    ))

@@ -1,0 +1,28 @@
+"""Answers to the exercises: right ones, other right ones, known wrong ones.
+
+A wrong answer changes one or more parts of the right ones and says which
+words its own message has, and no other wrong answer's to the same part.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A plausible mistake; says: words of the message that it must get."""
+
+    exercise: str
+    name: str
+    says: str
+    answers: dict
+    backend: str = ''  # where code differs
+
+
+from . import cache, gqa, memory, roofline  # noqa: E402 (they need Wrong)
+
+MODULES = cache, memory, roofline, gqa
+# {(id, backend): answers}, no backend where one answer does for both
+RIGHT = {key if isinstance(key, tuple) else (key, ''): answers
+         for module in MODULES for key, answers in module.RIGHT.items()}
+OTHER = [other for module in MODULES for other in module.OTHER]
+WRONG = [wrong for module in MODULES for wrong in module.WRONG]
