@@ -316,8 +316,8 @@ UPTRAINING = Exercise(
         Part('pool', function('weights, hd, G', converted),
              conversion('mean'),
              'A key depends on its weights linearly, and positions rotate '
-             'all heads alike: the new key is the mean of the four old ones. '
-             'The queries were made for the old ones.'),
+             'all heads alike: the new key is the mean of the old ones in its '
+             'group, and the queries were made for those.'),
         Part('pick', function('weights, hd, G', converted),
              conversion('first'),
              'A quarter of the query heads finds its own keys and values '

@@ -122,8 +122,8 @@ d2l.attempt('uptraining', pool=pool_heads, pick=pick_heads, before=before,
 # after mean <2.8, scratch <2.2
 # uptraining: right
 #     pool: right. A key depends on its weights linearly, and positions rotate
-#         all heads alike: the new key is the mean of the four old ones. The
-#         queries were made for the old ones.
+#         all heads alike: the new key is the mean of the old ones in its
+#         group, and the queries were made for those.
 #     pick: right. A quarter of the query heads finds its own keys and values
 #         again, the others read what was made for a neighbour.
 #     before: right. Both conversions keep the shape of the model and lose
@@ -135,14 +135,15 @@ d2l.attempt('uptraining', pool=pool_heads, pick=pick_heads, before=before,
 # ```
 
 # %% [markdown]
-# (The bounds are wide because they hold for both texts, and because they are
-# what the argument needs.) With the sizes of `small` the parent is at
-# about 1.7 nats. Pooled, it is at 3.2, hardly better than guessing evenly
-# among 28 symbols, which costs 3.3; with the first heads it is at 3.7, worse
-# than guessing. Nothing in training made neighbouring heads alike, so each
-# query meets keys that answer no question of its own. A mean is the better
-# proposal: it holds something of every head. With the first head a quarter of
-# the queries are served as before and three quarters are misled.
+# (The bounds are wide because they hold for both texts and both backends, and
+# are what the argument needs.) With the sizes of `small`, on The Time
+# Machine, the parent is at about 1.7 nats. Pooled, it is above 3, hardly
+# better than guessing evenly among 28 symbols, which costs 3.3; with the
+# first heads it is at 3.7, worse than guessing. Nothing in training made
+# neighbouring heads alike, so each query meets keys that answer no question
+# of its own. A mean is the better proposal: it holds something of every head.
+# With the first head a quarter of the queries are served as before and three
+# quarters are misled.
 #
 # Fifteen steps, five per cent of the training, bring the pooled model to
 # about 2.2. Of the one and a half nats that were lost two thirds are back.

@@ -19,11 +19,19 @@ class Wrong:
 
 
 # they need Wrong
-from . import cache, gqa, memory, roofline, uptraining  # noqa: E402
+from . import (  # noqa: E402
+    buffers,
+    cache,
+    gqa,
+    memory,
+    roofline,
+    uptraining,
+)
 
-MODULES = cache, memory, roofline, gqa, uptraining
+MODULES = cache, memory, buffers, roofline, gqa, uptraining
 # {(id, backend): answers}, no backend where one answer does for both
 RIGHT = {key if isinstance(key, tuple) else (key, ''): answers
          for module in MODULES for key, answers in module.RIGHT.items()}
+# (id, what is otherwise, changed parts): for each backend
 OTHER = [other for module in MODULES for other in module.OTHER]
 WRONG = [wrong for module in MODULES for wrong in module.WRONG]
