@@ -39,7 +39,7 @@ print(run)
 # decode, batches: for the exercise on steps
 sizes = {
     'small': dict(prompt=1024, contexts=(1024, 2048, 4096), decode=256,
-                  batches=(1, 2, 4, 8)),
+                  batches=(1, 4, 8)),
     'full': dict(prompt=2048, contexts=(1024, 2048, 4096), decode=2048,
                  batches=(1, 4, 16, 32)),
 }[run.profile]
