@@ -549,6 +549,6 @@ d2l.attempt('uptraining', pool=pool_heads, pick=pick_heads, before=before,
 #   the speed.
 # * The choice is made before training: a model that has learnt with eight
 #   heads does not work with two. Turning one into the other is possible with
-#   a little more training (Ainslie et al., 2023).
+#   a little more training (Ainslie et al., 2023); the last exercise tries.
 # * Sharing is one way to store less per token. The next lesson looks for
 #   redundancy inside the keys and values themselves.

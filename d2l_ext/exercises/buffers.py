@@ -176,8 +176,14 @@ def sure(condition, message):
         raise NotYet(message)
 
 
+def check_positive(found):
+    for name, value in found.items():
+        sure(value > 0, f'{name} is to be positive')
+
+
 def check_peaks(found, values):
     """Growing holds the old keys and values of the layer beside the new."""
+    check_positive(found)
     n, b = found['context'], found['batch']
     one = block_bytes(n, b)
     saved = found['growing'] - found['in_place']
@@ -205,14 +211,12 @@ def check_peaks(found, values):
 
 def check_donation(found, values):
     """Without donation a step makes a whole new cache."""
+    check_positive(found)
     whole = BLOCKS * block_bytes(found['context'], found['batch'])
     saved = found['kept'] - found['donated']
     sure(abs(saved) > 0.001 * whole,
          'both peaks are the same: do both functions donate, or none?')
     sure(saved > 0, 'the donated step takes more: which is which?')
-    sure(min(found.values()) > 0,
-         'a peak is below zero: the arguments are not among its bytes, so '
-         'nothing is to be taken off')
     for factor, message in (
             (1 / 2, 'half of it: keys *and* values are donated, two buffers'),
             (1 / BLOCKS, 'that is the cache of one block; the buffers hold '
@@ -232,7 +236,7 @@ def check_donation(found, values):
 
 def check_reading(found, values):
     """Bytes over bandwidth, for the weights and for one sequence's cache."""
-    sure(found['bandwidth'] > 0, 'a bandwidth is positive')
+    check_positive(found)
     n, rate = found['context'], found['bandwidth']
     for name, right, wrongs in (
             ('t0', WEIGHTS, [
@@ -267,7 +271,8 @@ def check_line(found, values):
     """The line by least squares through the reader's times, and positive."""
     sure(len(found.seconds) >= 3, 'a line through two points says nothing of '
          'how well it fits; take three batch sizes or more')
-    sure(min(found.seconds.values()) > 0, 'a time is positive')
+    check_positive({'a number of sequences': min(found.seconds),
+                    'a time': min(found.seconds.values())})
     b, t = np.array(sorted(found.seconds.items())).T
     t0, t1 = found.least_squares()
     scale = np.abs(t0 + t1 * b).max()
