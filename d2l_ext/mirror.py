@@ -206,8 +206,11 @@ def scratch_breaks(cells, i, exercises):
     if id not in exercises:
         yield 'd2l_ext.exercises does not know it'
         return
-    around = cells[i - 2:i] + cells[i + 1:i + 3]
-    if i < 2 or [cell.cell_type for cell in around] != [
+    # between statement and hints may stand what one backend asks for
+    above = [cell for cell in cells[:i] if cell.cell_type == 'code'
+             or 'backend-only' not in tags(cell)][-2:]
+    around = above + cells[i + 1:i + 3]
+    if [cell.cell_type for cell in around] != [
             'markdown', 'markdown', 'code', 'markdown']:
         yield ('around its scratch cell stand not statement, hints, check '
                'and expected output')

@@ -35,10 +35,13 @@ print(run)
 
 # %%
 # prompt: tokens read while we watch the memory; contexts: tokens that a cache
-# has room for, which in JAX costs the same whether they are there or not
+# has room for, which in JAX costs the same whether they are there or not;
+# decode, batches: for the exercise on steps
 sizes = {
-    'small': dict(prompt=1024, contexts=(1024, 2048, 4096)),
-    'full': dict(prompt=2048, contexts=(1024, 2048, 4096)),
+    'small': dict(prompt=1024, contexts=(1024, 2048, 4096), decode=256,
+                  batches=(1, 4, 8)),
+    'full': dict(prompt=2048, contexts=(1024, 2048, 4096), decode=2048,
+                 batches=(1, 4, 16, 32)),
 }[run.profile]
 
 # %% [markdown]
@@ -277,6 +280,88 @@ print(f'keys and values of one block: {d2l.format_bytes(held / L)}')
 # before it multiplies. It does so block after block, so in the end the whole
 # cache has been copied once. As memory that is little; as time we meet it
 # again in the next lesson.
+
+# %% [markdown]
+# ### Exercise: Buffers and Steps
+#
+# *[code], [extended], about 60 minutes.*
+#
+# Bytes that are kept, bytes that are made on the way, and the time that both
+# take: now you measure all three, on this lesson's `model` with `n` tokens
+# in the cache of each sequence. Both notebooks ask for the same fit, of the
+# time $t$ of a decode step with $b$ sequences as
+#
+# $$t \approx t_0 + b\, t_1,$$
+#
+# by least squares through your own times for every $b$ in `batches`, and for
+# what the two would be if nothing counted but bytes: the weights, read once
+# for all, and one sequence's cache, each over the bandwidth of the machine
+# (`d2l.read_bandwidth`, of the next lesson, measures one). Compare: where
+# does the line lie above that, and why?
+#
+# Times are in seconds, bandwidth is in bytes per second. The check looks at
+# bytes and at the form of the fit; how fast your machine is does not matter.
+
+# %% [markdown] tags=["backend-only"] why="JAX has donation, and no views"
+# 1. What does a step take at its peak beside its arguments, with `n` slots
+#    and the largest batch, when the old cache is kept (`jitted_chunk`) and
+#    when it is donated (`donated_chunk`)? The compiler's plan says so
+#    (`step_memory`). Where you measure a process instead, use a fresh one
+#    for each: a peak does not come down again.
+# 2. The fit, for the step that keeps the old cache; and what the bytes alone
+#    would take.
+# 3. The fit again, for the step that donates. Each call takes the buffers
+#    that the one before it returned.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# The tools are in the lesson: it measures what keeps bytes alive, and what a
+# step takes at its peak. Only what is in the function that `d2l.step_memory`
+# runs, or compiles, is counted.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# For the line write one equation t0 + b · t1 = t for each b, and solve all of
+# them by least squares: `np.polyfit(bs, ts, 1)` returns the slope first. Make
+# the cache before the clock starts, and let the least of several repetitions
+# count (`pick=min`).
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# A buffer that is written in place has room for one token more than are in
+# it. The step writes its row and attends to the filled part; nothing that is
+# as long as the context may be made on the way.
+#
+# </details>
+
+# %% exercise="cache-buffers"
+n, batches = sizes['decode'], sizes['batches']
+# 1. bytes at the peak of a step
+donation = {'context': n, 'batch': max(batches), 'kept': ..., 'donated': ...}
+# 2. the old cache is kept; reading: seconds, if only bytes counted
+copied = {'context': n, 'seconds': {b: ... for b in batches},
+          't0': ..., 't1': ...}
+reading = {'context': n, 'bandwidth': ..., 't0': ..., 't1': ...}
+# 3. the old cache is donated
+in_place = {'context': n, 'seconds': {b: ... for b in batches},
+            't0': ..., 't1': ...}
+
+# %%
+d2l.attempt('cache-buffers', donation=donation, copied=copied,
+            reading=reading, in_place=in_place)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# cache-buffers: not attempted
+# ```
 
 # %% [markdown]
 # ## What Published Models Pay

@@ -35,10 +35,13 @@ print(run)
 
 # %%
 # prompt: tokens read while we watch the memory; contexts: tokens cached. A
-# cache in PyTorch exists only once it is filled, so small ones stay small
+# cache in PyTorch exists only once it is filled, so small ones stay small;
+# decode, batches: for the exercise on steps
 sizes = {
-    'small': dict(prompt=1024, contexts=(256, 512, 1024)),
-    'full': dict(prompt=2048, contexts=(1024, 2048, 4096)),
+    'small': dict(prompt=1024, contexts=(256, 512, 1024), decode=256,
+                  batches=(1, 2, 4, 8)),
+    'full': dict(prompt=2048, contexts=(1024, 2048, 4096), decode=2048,
+                 batches=(1, 4, 16, 32)),
 }[run.profile]
 
 # %% [markdown]
@@ -301,6 +304,99 @@ for T in (16, 1):
 # tensors, and the fused buffers go. It matters between prefill and that step,
 # which is just when a server holds many prompts, and whenever a prompt is
 # kept for later.
+
+# %% [markdown]
+# ### Exercise: Buffers and Steps
+#
+# *[code], [extended], about 60 minutes.*
+#
+# Bytes that are kept, bytes that are made on the way, and the time that both
+# take: now you measure all three, on this lesson's `model` with `n` tokens
+# in the cache of each sequence. Both notebooks ask for the same fit, of the
+# time $t$ of a decode step with $b$ sequences as
+#
+# $$t \approx t_0 + b\, t_1,$$
+#
+# by least squares through your own times for every $b$ in `batches`, and for
+# what the two would be if nothing counted but bytes: the weights, read once
+# for all, and one sequence's cache, each over the bandwidth of the machine
+# (`d2l.read_bandwidth`, of the next lesson, measures one). Compare: where
+# does the line lie above that, and why?
+#
+# Times are in seconds, bandwidth is in bytes per second. The check looks at
+# bytes and at the form of the fit; how fast your machine is does not matter.
+
+# %% [markdown] tags=["backend-only"] why="PyTorch has views, and no donation"
+# 1. Keep keys and values as `chunk` returns them, for a prompt of 16 tokens,
+#    in a small `GPT` with `pos='rope'` and in one with `'learned'`. How many
+#    times the formula's bytes are held (`held_bytes`), after the prompt and
+#    one step of `forward_cached` later? Why? To show it, write `factor` for a
+#    fused projection in which fewer heads have keys and values of their own,
+#    $H$ for queries and $G$ each for keys and values.
+# 2. The fit, for the step of `forward_cached`, which grows the cache by
+#    `cat`; and what the bytes alone would take.
+# 3. Write a step that keeps keys and values in buffers with room for
+#    `n + 1` tokens and writes its row by a slice. What is the peak of *one
+#    layer's* step, for the largest batch, with the one and with the other
+#    (`step_memory` of a function that makes the cache and takes the step)?
+#    The fit again.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# The tools are in the lesson: it measures what keeps bytes alive, and what a
+# step takes at its peak. Only what is in the function that `d2l.step_memory`
+# runs, or compiles, is counted.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# For the line write one equation t0 + b · t1 = t for each b, and solve all of
+# them by least squares: `np.polyfit(bs, ts, 1)` returns the slope first. Make
+# the cache before the clock starts, and let the least of several repetitions
+# count (`pick=min`).
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# A buffer that is written in place has room for one token more than are in
+# it. The step writes its row and attends to the filled part; nothing that is
+# as long as the context may be made on the way.
+#
+# </details>
+
+# %% exercise="cache-buffers"
+n, batches = sizes['decode'], sizes['batches']
+# 1. bytes held over bytes of the formula
+held = {'rope': ..., 'rope, a step later': ...,
+        'learned': ..., 'learned, a step later': ...}
+
+def factor(H, G, rope):
+    """Held over needed for views of a fused projection; rope: a bool."""
+    ...
+
+# 2. the cache grows by cat; reading: seconds, if only bytes counted
+copied = {'context': n, 'seconds': {b: ... for b in batches},
+          't0': ..., 't1': ...}
+reading = {'context': n, 'bandwidth': ..., 't0': ..., 't1': ...}
+# 3. peaks in bytes, of one layer
+peaks = {'context': n, 'batch': max(batches), 'growing': ..., 'in_place': ...}
+in_place = {'context': n, 'seconds': {b: ... for b in batches},
+            't0': ..., 't1': ...}
+
+# %%
+d2l.attempt('cache-buffers', held=held, factor=factor, copied=copied,
+            reading=reading, peaks=peaks, in_place=in_place)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# cache-buffers: not attempted
+# ```
 
 # %% [markdown]
 # ## What Published Models Pay

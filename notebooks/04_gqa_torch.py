@@ -461,6 +461,84 @@ d2l.attempt('cached-gqa', step=d2l.try_step(gqa_step))
 # ```
 
 # %% [markdown]
+# ### Exercise: Taking Heads Away Afterwards
+#
+# *[code], [extended], about 45 minutes.*
+#
+# A model that has learnt with eight key-value heads is to get along with two.
+# Query heads 0 to 3 will share one, and 4 to 7 the other. Two proposals for
+# the shared head: the mean of the four that it replaces, and simply the first
+# of them. What does either cost, and how much of it does a little training
+# bring back (Ainslie et al., 2023, call it *uptraining*)?
+#
+# 1. Write both conversions. They take a model's weights as
+#    `d2l.get_weights` returns them (NumPy arrays by name, a linear map as
+#    (out, in), the same in both notebooks), the width of a head, and the
+#    number of key-value heads that is asked for. They return such a dict for
+#    the smaller model. Names are as in `blks.0.attention.W_k.weight`; there
+#    may be biases.
+# 2. Train the lesson's model with $H_{kv} = 8$ for 300 steps. Convert it both
+#    ways to $H_{kv} = 2$. Validation losses of the parent and of both
+#    converted models, none of which has taken a step since?
+# 3. Train the one with pooled heads for 15 steps more, and a new model with
+#    $H_{kv} = 2$ for 315 steps from scratch. Their losses?
+#
+# The check runs the conversions on weights of several sizes. Of the losses it
+# looks only at what must hold between them. On two cores the trainings take a
+# good minute in the sizes of `small`.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# Give `W_k` a shape in which its heads can be seen: `hd` rows for each, and
+# the rows stand in the order of the heads. Then give the heads a shape in
+# which the groups can be seen.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# Of all names in the dict only those of `W_k` and `W_v` change, weights and,
+# where there are any, biases; a bias has the rows of its weight and no
+# columns. All other arrays pass through.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# Losses: `d2l.get_weights(parent)` is taken once, after 300 steps. Each
+# converted model is a new one with two heads that gets weights by
+# `d2l.set_weights`, is measured, and only then gets an optimizer of its own.
+#
+# </details>
+
+# %% exercise="uptraining"
+# weights: {name: array}; hd: head width; G: key-value heads of the new model
+def pool_heads(weights, hd, G):
+    """Weights of a model with G key-value heads, means of groups."""
+    ...
+
+def pick_heads(weights, hd, G):
+    """Weights of a model with G key-value heads, the first of groups."""
+    ...
+
+# validation losses in nats per character
+before = {'parent': ..., 'mean': ..., 'first': ...}
+after = {'mean': ..., 'scratch': ...}
+
+# %%
+d2l.attempt('uptraining', pool=pool_heads, pick=pick_heads, before=before,
+            after=after)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# uptraining: not attempted
+# ```
+
+# %% [markdown]
 # ## What This Shows, and What It Does Not
 #
 # * Sharing keys and values divides the cache by the size of the groups,
@@ -472,6 +550,6 @@ d2l.attempt('cached-gqa', step=d2l.try_step(gqa_step))
 #   the speed.
 # * The choice is made before training: a model that has learnt with eight
 #   heads does not work with two. Turning one into the other is possible with
-#   a little more training (Ainslie et al., 2023).
+#   a little more training (Ainslie et al., 2023); the last exercise tries.
 # * Sharing is one way to store less per token. The next lesson looks for
 #   redundancy inside the keys and values themselves.

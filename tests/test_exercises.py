@@ -76,6 +76,20 @@ def test_parts_may_be_at_different_stages(registry, capsys):
     assert 't: not attempted\n' in text
 
 
+def test_a_part_may_be_asked_in_one_backend_only(registry, capsys,
+                                                monkeypatch):
+    one, = registry['one'].parts
+    engine.register(Exercise(
+        'own', '01_toy', 'Own', ('code',), 5, ('Look.',), (
+            one, Part('y', answers.number(), one.checks, 'Views.',
+                      backend='torch'))))
+    monkeypatch.setattr(engine, 'backend', lambda: 'jax')
+    assert said(capsys, 'own', x=2048) == 'own: right\n    x: right. Good.\n'
+    monkeypatch.setattr(engine, 'backend', lambda: 'torch')
+    assert 'own: not yet' in said(capsys, 'own', x=2048)
+    assert 'y: right. Views.' in said(capsys, 'own', x=2048, y=2048)
+
+
 def test_unknown_names_are_said(registry, capsys):
     assert said(capsys, 'three') == ("no exercise 'three', there are: one, "
                                      'two\n')

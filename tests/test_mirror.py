@@ -253,6 +253,10 @@ def exercise_breaks(tmp_path, text, exercises):
 
 def test_a_whole_exercise_breaks_no_rule(tmp_path):
     assert exercise_breaks(tmp_path, WITH_EXERCISE, {'price': PRICE}) == []
+    hints, own = '# %% [markdown]\n# <details>', (
+        '# %% [markdown] tags=["backend-only"] why="views"\n# Views, too.\n\n')
+    assert exercise_breaks(tmp_path, WITH_EXERCISE.replace(hints, own + hints),
+                           {'price': PRICE}) == []
     assert exercise_breaks(tmp_path, TOY, {}) == [
         'cost: d2l_ext.exercises does not know it',
         "exercises ['cost'], registered for the lesson []"]

@@ -4,11 +4,21 @@ No framework is imported here; answers are numbers, dicts, arrays, and
 functions. A reader calls `attempt`, `hint` and `exercises`.
 """
 
-from . import cache, gqa, memory, offset, progress, roofline
+from . import (
+    buffers,
+    cache,
+    gqa,
+    memory,
+    offset,
+    progress,
+    roofline,
+    uptraining,
+)
 from .engine import EXERCISES, attempt, hint, register
 
 register(offset.MISSING_OFFSET, cache.GENERATION_COST, memory.CACHE_70B,
-         roofline.SHARED_READS, gqa.CACHED_GQA)
+         buffers.CACHE_BUFFERS, roofline.SHARED_READS, gqa.CACHED_GQA,
+         uptraining.UPTRAINING)
 
 
 def exercises():

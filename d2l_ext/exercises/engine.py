@@ -28,13 +28,15 @@ class Part:
     """One answer: the keyword of `attempt` that carries it, and its checks.
 
     form: reads the answer, see answers.py; checks: functions of (value read,
-    {name: value read} of all parts); right: a sentence that adds something.
+    {name: value read} of all parts); right: a sentence that adds something;
+    backend: the only one in whose notebook it is asked.
     """
 
     name: str
     form: Callable
     checks: tuple
     right: str
+    backend: str = ''
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class Exercise:
     hints: tuple
     parts: tuple
 
+    def asked(self, backend):
+        """The parts that the notebook of a backend asks for."""
+        return [part for part in self.parts if part.backend in ('', backend)]
+
 
 def register(*exercises):
     """Make exercises known; ValueError for an id that is taken."""
@@ -61,10 +67,10 @@ def register(*exercises):
 # --- Judging ----------------------------------------------------------------
 
 
-def read_all(exercise, answers):
+def read_all(parts, answers):
     """({name: value}, {name: message or None}): read, and why not read."""
     values, unread = {}, {}
-    for part in exercise.parts:
+    for part in parts:
         try:
             values[part.name] = part.form(answers.get(part.name, ...))
         except Untouched:
@@ -98,11 +104,11 @@ def judge_part(part, values, unread):
     return RIGHT, part.right
 
 
-def judge(exercise, answers):
+def judge(exercise, answers, backend=''):
     """(verdict, {part name: (verdict, sentence)})."""
-    values, unread = read_all(exercise, answers)
-    parts = {part.name: judge_part(part, values, unread)
-             for part in exercise.parts}
+    asked = exercise.asked(backend)
+    values, unread = read_all(asked, answers)
+    parts = {part.name: judge_part(part, values, unread) for part in asked}
     found = {verdict for verdict, _ in parts.values()}
     return found.pop() if len(found) == 1 else NOT_YET, parts
 
@@ -149,7 +155,7 @@ def attempt(id, /, **answers):
     exercise = known(id)
     if exercise is None:
         return
-    verdict, parts = judge(exercise, answers)
+    verdict, parts = judge(exercise, answers, backend())
     lines = report(exercise, verdict, parts,
                    [name for name in answers if name not in parts])
     latest[exercise.id] = verdict, lines

@@ -12,6 +12,9 @@
 # They run after the notebook, in its kernel.
 
 # %%
+import jax.numpy as jnp
+import numpy as np
+
 from d2l_ext import jax as d2l
 
 # %% [markdown]
@@ -68,3 +71,135 @@ d2l.attempt('cache-70b', token_bytes=token_bytes, break_even=break_even,
 # What the numbers do not say: a serving system would not lay out 4096 tokens
 # for a text that has 100 so far, so in practice more sequences share a card,
 # as many as are long at the same time.
+
+# %% [markdown]
+# ## Buffers and Steps
+#
+# The fit first, since both notebooks need it twice. Each batch size gives an
+# equation $t_0 + b\, t_1 = t$; the line by least squares is the solution of
+# all of them. The least of several repetitions is the time with the fewest
+# interruptions, and they come in rounds over all sizes, so that a busy minute
+# does not fall on one of them. What the bytes would take: all weights are
+# read once, including the embedding, which is the output layer as well; of
+# the cache all blocks, keys and values, in 32 bits.
+
+# %%
+n, batches = sizes['decode'], sizes['batches']
+
+def line(seconds):
+    """A fit t0 + b t1 of seconds, {b: t}, as the check reads it."""
+    A = np.stack([np.ones(len(seconds)), np.array(list(seconds))], axis=1)
+    t0, t1 = np.linalg.lstsq(A, np.array(list(seconds.values())))[0]
+    return {'context': n, 'seconds': seconds, 't0': t0, 't1': t1}
+
+def rounds(seconds, most=12):
+    """Batch sizes to time, again and again; twice, if nothing disturbs."""
+    for i in range(most):
+        if i < 2 or line(seconds)['t0'] <= 0:  # else too noisy
+            yield from batches
+
+bandwidth = max(d2l.read_bandwidth((400,), reps=3).values())
+reading = {'context': n, 'bandwidth': bandwidth, 't0': weights / bandwidth,
+           't1': d2l.cache_bytes(L, H, hd, n) / bandwidth}
+
+# %% [markdown] tags=["backend-only"] why="JAX has donation, and no views"
+# **The peak.** A compiled step has arguments, results and temporaries, and
+# the plan says how many bytes of the results lie in memory of donated
+# arguments. Without donation the new cache is a result of its own, so the two
+# peaks differ by exactly one cache: keys and values, all blocks, all slots,
+# all sequences.
+#
+# **The times.** The step that keeps the old cache can be called with the same
+# buffers again and again. The one that donates cannot: its arguments are gone
+# after the call, so each call has to take what the last one returned.
+
+# %% tags=["backend-only"] why="JAX has donation, and no views"
+def seconds_of(step):
+    """The least time for each batch, in rounds until a line fits."""
+    found = dict.fromkeys(batches, float('inf'))
+    for b in rounds(found):
+        X, cache = jnp.zeros((b, 1), int), list(d2l.init_cache(model, b, n))
+
+        def decode(X=X, cache=cache):  # writes the last of n slots
+            logits, *cache[:] = step(model, *cache, X, n - 1)
+            return logits, cache
+
+        found[b] = min(found[b], d2l.timeit(decode, 3, min))
+    return found
+
+# %% exercise="cache-buffers" tags=["backend-only"] why="the bodies differ"
+steps = {'kept': d2l.jitted_chunk, 'donated': d2l.donated_chunk}
+largest = max(batches)
+args = *d2l.init_cache(model, largest, n), jnp.zeros((largest, 1), int), n - 1
+donation = {'context': n, 'batch': largest,
+            **{name: d2l.step_memory(step, model, *args)
+               for name, step in steps.items()}}
+saved = donation['kept'] - donation['donated']
+print(f'saved at the peak: {saved / 2**20:.1f} MiB, the cache has '
+      f'{d2l.cache_bytes(L, H, hd, n, largest) / 2**20:.1f} MiB')
+copied, in_place = (line(seconds_of(step)) for step in steps.values())
+for name, fit in (('kept', copied), ('donated', in_place),
+                  ('bytes alone', reading)):
+    print(f'{name}: {1e3 * fit["t0"]:.1f} ms and {1e3 * fit["t1"]:.2f} ms for '
+          'each sequence')
+d2l.attempt('cache-buffers', donation=donation, copied=copied,
+            reading=reading, in_place=in_place)
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# saved at the peak: 144.0 MiB, the cache has 144.0 MiB
+# kept: ~41 ms and ~49 ms for each sequence
+# donated: ~57 ms and ~37 ms for each sequence
+# bytes alone: ~51 ms and ~1.93 ms for each sequence
+# cache-buffers: right
+#     donation: right. The old cache is not needed after the step; giving it
+#         away saves a second one, which a large batch could not afford.
+#     copied: right. A step pays once for what all sequences share, and for
+#         each sequence as much again as its cache and its arithmetic take.
+#     reading: right. These are lower bounds, if the bandwidth is the best
+#         that the machine has. What the measured line has above them is
+#         arithmetic, copies, and the calls themselves.
+#     in_place: right. The bytes that are kept are the same in both lines;
+#         what differs is how many are written anew in each step.
+# ```
+#
+# No run of ours has measured a GPU here; its times are placeholders.
+#
+# ```output full
+# saved at the peak: 4608.0 MiB, the cache has 4608.0 MiB
+# kept: ~0 ms and ~0 ms for each sequence
+# donated: ~0 ms and ~0 ms for each sequence
+# bytes alone: ~0 ms and ~0 ms for each sequence
+# cache-buffers: right
+#     donation: right. The old cache is not needed after the step; giving it
+#         away saves a second one, which a large batch could not afford.
+#     copied: right. A step pays once for what all sequences share, and for
+#         each sequence as much again as its cache and its arithmetic take.
+#     reading: right. These are lower bounds, if the bandwidth is the best
+#         that the machine has. What the measured line has above them is
+#         arithmetic, copies, and the calls themselves.
+#     in_place: right. The bytes that are kept are the same in both lines;
+#         what differs is how many are written anew in each step.
+# ```
+
+# %% [markdown]
+# **The lines.** The times above are those of one core, beside other programs.
+# What the bytes alone would take is half of $t_0$ in PyTorch and, with a
+# bandwidth from a busier moment, more than $t_0$ in JAX; of $t_1$ it is next
+# to nothing in both. The bytes of one sequence's cache are few at this
+# context. What a sequence adds is mainly arithmetic: each of the weights takes
+# part in two more FLOPs, in products with so few rows that they run well below
+# the rate of the machine (the next lesson measures that). On a GPU, whose
+# ridge is far away, and at 2048 tokens the cache weighs more in $t_1$.
+#
+# That the points bend away from the line is no noise: a product with one row
+# is read by another kernel than one with several, so time is not quite a line
+# in $b$. The intercept, which lies outside of the points, suffers most.
+
+# %% [markdown] tags=["backend-only"] why="the bodies differ"
+# **What donation saves.** In memory one whole cache, not one layer's as when
+# a PyTorch cache grows: all blocks are one array, and a function that must
+# not touch its argument has to copy all of it. In time the same copy, a read
+# and a write of the cache for each sequence, so $t_1$ falls. $t_0$ is the same
+# step in both, and how far its two estimates are apart says how much to trust
+# them.

@@ -18,11 +18,21 @@ class Wrong:
     backend: str = ''  # where code differs
 
 
-from . import cache, gqa, memory, offset, roofline  # noqa: E402 (they need Wrong)
+# they need Wrong
+from . import (  # noqa: E402
+    buffers,
+    cache,
+    gqa,
+    memory,
+    offset,
+    roofline,
+    uptraining,
+)
 
-MODULES = offset, cache, memory, roofline, gqa
+MODULES = (offset, cache, memory, buffers, roofline, gqa, uptraining)
 # {(id, backend): answers}, no backend where one answer does for both
 RIGHT = {key if isinstance(key, tuple) else (key, ''): answers
          for module in MODULES for key, answers in module.RIGHT.items()}
+# (id, what is otherwise, changed parts): for each backend
 OTHER = [other for module in MODULES for other in module.OTHER]
 WRONG = [wrong for module in MODULES for wrong in module.WRONG]
