@@ -4,11 +4,12 @@ No framework is imported here; answers are numbers, dicts, arrays, and
 functions. A reader calls `attempt`, `hint` and `exercises`.
 """
 
-from . import cache, gqa, memory, progress, roofline
+from . import cache, gqa, latent, memory, progress, roofline, sinks
 from .engine import EXERCISES, attempt, hint, register
 
 register(cache.GENERATION_COST, memory.CACHE_70B, roofline.SHARED_READS,
-         gqa.CACHED_GQA)
+         gqa.CACHED_GQA, latent.ABSORBED, latent.FIXED_BASIS, sinks.SINK_NOOP,
+         sinks.STREAMING)
 
 
 def exercises():
