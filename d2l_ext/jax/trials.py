@@ -134,5 +134,7 @@ def try_rolling(roll):
                 x if x is None else (x[0, :filled] if x.shape[1] == slots
                                      else x[0])[:, 0, 0].tolist()
                 for x in (ks, vs)))
+            if ks is None or vs is None:
+                break
         return held
     return trial

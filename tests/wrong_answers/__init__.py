@@ -18,9 +18,9 @@ class Wrong:
     backend: str = ''  # where code differs
 
 
-from . import cache, gqa, memory, roofline  # noqa: E402 (they need Wrong)
+from . import cache, gqa, latent, memory, roofline, sinks  # noqa: E402 (they need Wrong)
 
-MODULES = cache, memory, roofline, gqa
+MODULES = cache, memory, roofline, gqa, latent, sinks
 # {(id, backend): answers}, no backend where one answer does for both
 RIGHT = {key if isinstance(key, tuple) else (key, ''): answers
          for module in MODULES for key, answers in module.RIGHT.items()}
