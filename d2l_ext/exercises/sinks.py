@@ -179,7 +179,7 @@ def check_shares(call, values):
     rng = np.random.default_rng()
     for T, d in ((70, 4), (int(rng.integers(66, 90)), 7)):
         A = np.exp(2 * rng.standard_normal((T, T))) * np.tri(T)
-        A[:, 0] += rng.uniform(0, 9, T)
+        A[:, 0] += rng.uniform(0, 400, T)
         A = (A / A.sum(1, keepdims=True)).astype(np.float32)
         V = normal(T, d)
         V[0] *= 0.3

@@ -1,0 +1,361 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Solutions: Windows and Sinks
+#
+# They run after the notebook, in its kernel.
+
+# %%
+import math
+
+import torch
+from torch.nn import functional as F
+
+from d2l_ext import torch as d2l
+
+# %% [markdown]
+# ## Attending Nowhere
+#
+# **1.** One key more with score $z$ and value zero puts $e^z$ into the
+# denominator and nothing into the sum of values: the output is the same.
+# The real weights sum to
+#
+# $$p = \frac{\sum_j e^{s_j}}{e^z + \sum_j e^{s_j}}
+#     = \sigma\big(\operatorname{logsumexp}(s) - z\big),$$
+#
+# which lies strictly between 0 and 1, falls with $z$, and takes each value in
+# between once, at $z = \operatorname{logsumexp}(s) + \log((1 - p) / p)$.
+#
+# **2., 3.** For each query head we take its weights from the lesson's
+# `weights` and the values of the key-value head that it reads, $\lfloor h /
+# r \rfloor$. The passage that starts 100 tokens later is read on its own:
+# its first token is at position 0.
+
+# %% exercise="sink-noop"
+# T tokens, d head width
+def denominator(scores, V, sink):
+    """Weights (T,) and output (d,) for scores (T,), V (T, d), a number."""
+    weights = torch.softmax(torch.cat([scores, scores.new_tensor([sink])]), -1)[:-1]
+    return weights, weights @ V
+
+def as_key(scores, V, sink):
+    """Scores (T + 1,) and values (T + 1, d) with one key more."""
+    return (torch.cat([scores, scores.new_tensor([sink])]),
+            torch.cat([V, torch.zeros_like(V[:1])]))
+
+def sink_for(scores, total):
+    """The sink with which the weights of these scores sum to total."""
+    return scores.logsumexp(0) + math.log((1 - total) / total)
+
+def shares(A, V):
+    """Two numbers, for the weights A (T, T) and values V (T, d) of a head."""
+    norms = torch.linalg.norm(V, dim=-1)
+    part = A[64:, 0] * norms[0] / torch.linalg.norm((A @ V)[64:], dim=-1)
+    return norms[0] / norms[1:].mean(), part.mean()
+
+def look(start):
+    """Weights and norms of token 0, when the model reads from start on."""
+    seen.update(value=[], output=[], mass=[])
+    def attn_fn(q, k, v, i):
+        A, r = weights(q, k)[0], q.shape[1] // v.shape[1]
+        pairs = [shares(A[h], v[0, h // r]) for h in range(len(A))]
+        value, output = torch.tensor(pairs).mean(0).tolist()
+        seen['value'].append(value)
+        seen['output'].append(output)
+        seen['mass'].append(A[:, 64:, 0].mean().item())
+        return d2l.stock_attention(q, k, v)
+    d2l.forward_blocks(model, torch.tensor(
+        [text_ids[start:start + sizes['tokens']]], device=device), attn_fn)
+
+seen = {}
+
+look(0)
+ratios, on_0 = {name: seen[name] for name in ('value', 'output')}, seen['mass']
+look(100)
+mass = {'from 0': on_0, 'from 100': seen['mass']}
+for a in range(0, len(on_0), 6):
+    for what, numbers in (('weight', on_0), ('value', ratios['value']),
+                          ('output', ratios['output']),
+                          ('later', seen['mass'])):
+        row = ' '.join(f'{x:.2f}' for x in numbers[a:a + 6])
+        print(f'blocks {a:2}-{a + 5:2}, {what:6}: {row}')
+d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
+            as_key=d2l.try_arrays(as_key), totals={'below': 0, 'above': 1},
+            sink_for=d2l.try_arrays(sink_for),
+            shares=d2l.try_arrays(shares), ratios=ratios, mass=mass)
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2 timemachine
+# TODO
+# sink-noop: right
+#     denominator: right. A head with such a sink can say less than its values
+#         do: the softmax no longer makes it say something.
+#     as_key: right. So no new kind of attention is needed: a cached row with
+#         that score for every query and nothing in its value does it, and
+#         that is nearly what token 0 was made into.
+#     totals: right. Both ends are open: with finite logits the real tokens
+#         get something, and never all.
+#     sink_for: right. Each total between the two ends has exactly one sink,
+#         as far above the log-sum-exp of the scores as the odds are against
+#         them.
+#     shares: right. The second ratio is not bounded by one: parts of a sum
+#         can be longer than the sum.
+#     ratios: right. Compare them with the weights: if the sink added nothing,
+#         the second list would be near zero, however large the weights.
+#     mass: right. Which token stands first has changed, and what has not? The
+#         answer says whether a sink is a word or a place.
+# ```
+# ```output smollm2 sotu1898
+# TODO
+# sink-noop: right
+#     denominator: right. A head with such a sink can say less than its values
+#         do: the softmax no longer makes it say something.
+#     as_key: right. So no new kind of attention is needed: a cached row with
+#         that score for every query and nothing in its value does it, and
+#         that is nearly what token 0 was made into.
+#     totals: right. Both ends are open: with finite logits the real tokens
+#         get something, and never all.
+#     sink_for: right. Each total between the two ends has exactly one sink,
+#         as far above the log-sum-exp of the scores as the odds are against
+#         them.
+#     shares: right. The second ratio is not bounded by one: parts of a sum
+#         can be longer than the sum.
+#     ratios: right. Compare them with the weights: if the sink added nothing,
+#         the second list would be near zero, however large the weights.
+#     mass: right. Which token stands first has changed, and what has not? The
+#         answer says whether a sink is a word or a place.
+# ```
+# ```output gpt2
+# TODO
+# sink-noop: right
+#     denominator: right. A head with such a sink can say less than its values
+#         do: the softmax no longer makes it say something.
+#     as_key: right. So no new kind of attention is needed: a cached row with
+#         that score for every query and nothing in its value does it, and
+#         that is nearly what token 0 was made into.
+#     totals: right. Both ends are open: with finite logits the real tokens
+#         get something, and never all.
+#     sink_for: right. Each total between the two ends has exactly one sink,
+#         as far above the log-sum-exp of the scores as the odds are against
+#         them.
+#     shares: right. The second ratio is not bounded by one: parts of a sum
+#         can be longer than the sum.
+#     ratios: right. Compare them with the weights: if the sink added nothing,
+#         the second list would be near zero, however large the weights.
+#     mass: right. Which token stands first has changed, and what has not? The
+#         answer says whether a sink is a word or a place.
+# ```
+
+# %% [markdown]
+# Weight and output: from block 12 on, where a third to more than half of the
+# weight goes to token 0, its value is mostly between a tenth and a third as
+# long as others. But heads add up many values that partly cancel, so that
+# what they put out is short too, and next to *that* the share of the sink is
+# no less than its weight: a third to more than half. (A share of a norm, not
+# of a sum: the parts need not point the same way.) Token 0 is not a no-op, it
+# adds a nearly constant vector. That fits what the lesson saw when its value
+# was set to zero, which cost 0.3 nats.
+#
+# A sink logit in place of token 0 would be that no-op. It leaves the model
+# free to add a constant by other means, and does not bind a sink to a token
+# that a window might drop.
+#
+# The later passage begins in the middle of a sentence, with another word, and
+# the weights on its first token are those of before, block for block, within
+# a few hundredths. So the sink is not a word. It is the first place, or
+# rather whoever stands there and sees nobody else.
+
+# %% [markdown]
+# ## A Cache That Rolls
+#
+# **1.** A cache that grows puts the new rows behind the old ones and, when there
+# are too many, leaves out the oldest after the sinks. Buffers do better: the
+# slots behind the sinks are a ring, and a new row takes the slot of the oldest
+# one. Attention does not ask in which order rows lie, as each key carries its
+# position in its rotation. PyTorch takes the first way here, JAX the second,
+# as its buffers have a fixed size anyway. The mask of a single new token needs
+# to hide nothing but slots that are still empty.
+#
+# **2.** If the held tokens stand side by side, their positions are 0, 1, ..,
+# and no offset reaches $s + w$. A sink always stands at its own place. A key
+# of the window comes in at the last of 128 positions and moves one down with
+# every new token, to the first after the sinks: 124 positions. So it has to
+# be rotated anew at each step, and what is stored is the key *before*
+# rotation. (Rotations add up, so a stored one could be turned by one step
+# more each time; that saves nothing, and rounding errors pile up.)
+#
+# With learned positions the vector of a position is added to the input of the
+# first block. Keys and values of every block, and values too, are made from
+# it by norms and nonlinear layers: a cached row cannot be moved by
+# arithmetic, only by reading all that is held again. And beyond the last
+# learned position there is no vector at all.
+#
+# **3.** Trained, the blocks are told not to rotate (`attention.rope =
+# False`), and the step does it: all keys from position 0 on as they lie,
+# sinks first, the query where the newest key is.
+
+# %% exercise="streaming"
+# B sequences, G key-value heads, n tokens held, T new ones, hd head width
+def roll(cache, k, v, s, w):
+    """Put new rows k, v (B, G, T, hd) into a cache, a dict, empty at first."""
+    for name, new in (('k', k), ('v', v)):
+        old = cache.get(name, new[:, :, :0])
+        x = torch.cat([old, new], dim=2)
+        if (extra := x.shape[2] - s - w) > 0:  # the oldest after the sinks
+            x = torch.cat([x[:, :, :s], x[:, :, s + extra:]], dim=2)
+        cache[name] = x
+
+def positions(t, s, w):
+    """A list: positions of the keys that are held once token t has come."""
+    return [*range(min(t + 1, s + w))]
+
+@torch.inference_mode()
+def decode(s, w, prompt, n):
+    """Mean loss of what follows positions prompt .. n - 2, with a cache."""
+    caches, logits = [{} for _ in model.blks], []
+    for a, b in ((0, prompt), *((t, t + 1) for t in range(prompt, n - 1))):
+        h = model.token_emb(X[:, a:b])
+        if model.pos == 'learned':
+            h = h + model.pos_emb.weight[a:b]
+        for blk, cache in zip(model.blks, caches, strict=True):
+            z = blk.before_attention(h)
+            q, k, v = blk.attention.project(z, z, z, offset=a)
+            roll(cache, k, v, s, w)
+            Y = F.scaled_dot_product_attention(
+                q, cache['k'], cache['v'], is_causal=b - a > 1,
+                enable_gqa=True)
+            h = blk.after_attention(h, blk.attention.W_o(
+                Y.transpose(1, 2).flatten(2)))
+        logits.append(model.norm(h)[0, -1] @ model.token_emb.weight.T)
+    return F.cross_entropy(torch.stack(logits[1:]), X[0, prompt + 1:n]).item()
+
+mask = d2l.token_losses(d2l.forward_blocks(
+    model, X[:, :384], window_attention(256, 4)), X[:, :384])[0, 256:]
+cached = {'mask': mask.mean().item(), 'cache': decode(4, 256, 256, 384)}
+off = abs(cached['mask'] - cached['cache'])
+print(f'mask {cached["mask"]:.2f}, cache {cached["cache"]:.2f}, '
+      f'difference {off:.1e}')
+
+data = d2l.TimeMachine(8, 128, num_train=100000, num_val=500,
+                       tokenization='char')
+torch.manual_seed(0)
+lm = d2l.GPT(len(data.vocab), 64, 4, 2).to(device)
+d2l.train_lm(lm, data, torch.optim.AdamW(lm.parameters(), lr=3e-3,
+                                         weight_decay=0), num_steps=300)
+chars = {'small': 2000, 'full': 10000}[run.profile]
+text = torch.tensor(data.corpus[110000:110000 + chars], device=device).long()
+
+@torch.inference_mode()
+def recompute(size):
+    """Mean loss from character 256 on, from the latest ones, read anew."""
+    logits = [lm(windows)[:, -1] for windows in
+              text[256 - size:-1].unfold(0, size, 1).split(250)]
+    return F.cross_entropy(torch.cat(logits), text[256:]).item()
+
+@torch.inference_mode()
+def stream(s, w):
+    """Mean loss from character 256 on; positions are those in the cache."""
+    caches, logits = [{} for _ in lm.blks], []
+    for x in text[:-1]:
+        h = lm.token_emb(x[None, None])
+        for blk, cache in zip(lm.blks, caches, strict=True):
+            z = blk.before_attention(h)
+            q, k, v = blk.attention.project(z, z, z)     # not rotated
+            roll(cache, k, v, s, w)
+            last = cache['k'].shape[2] - 1
+            Y = F.scaled_dot_product_attention(
+                d2l.rope(q, last), d2l.rope(cache['k']), cache['v'])
+            h = blk.after_attention(h, blk.attention.W_o(
+                Y.transpose(1, 2).flatten(2)))
+        logits.append((lm.norm(h) @ lm.token_emb.weight.T)[0, 0])
+    return F.cross_entropy(torch.stack(logits[255:]), text[256:]).item()
+
+stream_losses = {'recompute': recompute(128)}
+for blk in lm.blks:
+    blk.attention.rope = False
+stream_losses |= {'s=4': stream(4, 124), 's=0': stream(0, 128)}
+
+for what, loss in stream_losses.items():
+    print(f'{what}: loss {loss:.2f}')
+d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
+            positions=positions, turns={'sink': 1, 'window': 124},
+            stream=stream_losses)
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2 timemachine
+# TODO
+# streaming: right
+#     roll: right. Nothing in it depends on how much has gone by: memory and
+#         time of a step stay what they are.
+#     cached: right. The mask of the lesson was no approximation of an
+#         eviction, it computes the same; only the cache saves what it hides.
+#     positions: right. However long the stream, the model sees only offsets
+#         that it has seen in training, if s + w is within its context.
+#     turns: right. So keys are stored as they were before rotation, and
+#         rotated when they are read: a little arithmetic for each cached row
+#         at every step.
+#     stream: right. Whatever came out is the answer: one small model and a
+#         few thousand characters. What would have to be repeated before
+#         differences of this size mean something?
+# ```
+# ```output smollm2 sotu1898
+# TODO
+# streaming: right
+#     roll: right. Nothing in it depends on how much has gone by: memory and
+#         time of a step stay what they are.
+#     cached: right. The mask of the lesson was no approximation of an
+#         eviction, it computes the same; only the cache saves what it hides.
+#     positions: right. However long the stream, the model sees only offsets
+#         that it has seen in training, if s + w is within its context.
+#     turns: right. So keys are stored as they were before rotation, and
+#         rotated when they are read: a little arithmetic for each cached row
+#         at every step.
+#     stream: right. Whatever came out is the answer: one small model and a
+#         few thousand characters. What would have to be repeated before
+#         differences of this size mean something?
+# ```
+# ```output gpt2
+# TODO
+# streaming: right
+#     roll: right. Nothing in it depends on how much has gone by: memory and
+#         time of a step stay what they are.
+#     cached: right. The mask of the lesson was no approximation of an
+#         eviction, it computes the same; only the cache saves what it hides.
+#     positions: right. However long the stream, the model sees only offsets
+#         that it has seen in training, if s + w is within its context.
+#     turns: right. So keys are stored as they were before rotation, and
+#         rotated when they are read: a little arithmetic for each cached row
+#         at every step.
+#     stream: right. Whatever came out is the answer: one small model and a
+#         few thousand characters. What would have to be repeated before
+#         differences of this size mean something?
+# ```
+
+# %% [markdown]
+# Mask and cache agree to rounding, though the cache never held more than 260
+# tokens. (Over these 127 tokens the window drops few of those that a full
+# cache would have; with $s = 0$ or with positions that begin anew the
+# numbers part at once.)
+#
+# The character model shows *no gain from sinks*: with four, with none, and
+# with a window read anew for each character the losses are the same to within
+# a hundredth or two, as is the order of the three from one seed to the next.
+# Three things may explain it. A model of two blocks, trained for 300 steps,
+# has learned hardly more than the last few characters tell, and nobody taught
+# it to need a sink. Its positions are assigned anew, so whoever stands at
+# position 0, sink or not, sees what the first token of a training window saw;
+# for large models, too, there are reports that little of the damage remains
+# then. And the stream never clears its memory: cached keys and values were
+# made when older characters could still be seen, which reading anew cannot
+# use, nor does it suffer from it.
+#
+# That is one small model and two thousand characters. The lesson's SmolLM2,
+# with original positions, pays 0.6 nats for a missing sink; both findings are
+# true of what they measured. A cache that streams with $s = 0$ at a
+# fiftieth of the cost of reading anew is the practical side of it.
