@@ -475,7 +475,7 @@ d2l.plot(starts, [[extra(what, a, a + 64) for a in starts]
 #    rotation? And why can a model with learned positions not be helped so?
 # 3. Train a small character GPT with rotary positions on 128 tokens of
 #    context, as in the first lesson, for 300 steps. Stream over characters
-#    from 110,000 on with $s + w = 128$, which it has never seen (a few
+#    from 110,000 on, which it has never seen, with $s + w = 128$ (a few
 #    thousand will do; the whole stretch up to 119,999 takes longer). What is
 #    the loss with $s = 4$, with $s = 0$, and what if no cache is kept and the
 #    latest 128 characters are read anew for each prediction? Leave out the

@@ -44,7 +44,8 @@ from d2l_ext import jax as d2l
 # T tokens, d head width
 def denominator(scores, V, sink):
     """Weights (T,) and output (d,) for scores (T,), V (T, d), a number."""
-    weights = jax.nn.softmax(jnp.concatenate([scores, jnp.array([sink])]))[:-1]
+    more = jnp.concatenate([scores, jnp.array([sink])])
+    weights = jax.nn.softmax(more)[:-1]
     return weights, weights @ V
 
 def as_key(scores, V, sink):
@@ -160,14 +161,14 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 # ```
 
 # %% [markdown]
-# Weight and output: from block 12 on, where a third to more than half of the
-# weight goes to token 0, its value is mostly between a tenth and a third as
-# long as others. But heads add up many values that partly cancel, so that
-# what they put out is short too, and next to *that* the share of the sink is
-# no less than its weight: a third to more than half. (A share of a norm, not
-# of a sum: the parts need not point the same way.) Token 0 is not a no-op, it
-# adds a nearly constant vector. That fits what the lesson saw when its value
-# was set to zero, which cost 0.3 nats.
+# From block 12 on, where a third to more than half of the weight goes to token
+# 0, its value is mostly between a tenth and a third as long as others. One
+# would expect the product to be small. But heads average many values that
+# partly cancel, so that what they put out is short as well, and next to *that*
+# token 0 comes to about the share of its weight: a third to a half. (A share
+# of a norm, not of a sum: the parts need not point the same way.) So it is no
+# no-op, it adds nearly the same vector at all positions. That fits what the
+# lesson saw when its value was set to zero, which cost 0.3 nats.
 #
 # A sink logit in place of token 0 would be that no-op. It leaves the model
 # free to add a constant by other means, and does not bind a sink to a token
@@ -181,13 +182,13 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 # %% [markdown]
 # ## A Cache That Rolls
 #
-# **1.** A cache that grows puts the new rows behind the old ones and, when there
-# are too many, leaves out the oldest after the sinks. Buffers do better: the
-# slots behind the sinks are a ring, and a new row takes the slot of the oldest
-# one. Attention does not ask in which order rows lie, as each key carries its
-# position in its rotation. PyTorch takes the first way here, JAX the second,
-# as its buffers have a fixed size anyway. The mask of a single new token needs
-# to hide nothing but slots that are still empty.
+# **1.** A cache that grows puts the new rows behind the old ones and, when
+# there are too many, leaves out the oldest after the sinks. Buffers do better:
+# the slots behind the sinks are a ring, and a new row takes the slot of the
+# oldest one. Attention does not ask in which order rows lie, as each key
+# carries its position in its rotation. PyTorch takes the first way here, JAX
+# the second, as its buffers have a fixed size anyway. The mask of a single new
+# token needs to hide nothing but slots that are still empty.
 #
 # **2.** If the held tokens stand side by side, their positions are 0, 1, ..,
 # and no offset reaches $s + w$. A sink always stands at its own place. A key
@@ -210,7 +211,7 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 # %% exercise="streaming"
 # B sequences, G key-value heads, T new tokens, hd head width
 def roll(ks, vs, k, v, t, s, w):
-    """The buffers ks, vs (B, s + w, G, hd) with new rows k, v (B, T, G, hd)."""
+    """Buffers ks, vs (B, s + w, G, hd) with new rows k, v (B, T, G, hd)."""
     slot = jnp.where(t < s, t, s + (t - s) % w)  # a ring behind the sinks
     return tuple(jax.lax.dynamic_update_slice(x, new, (0, slot, 0, 0))
                  for x, new in ((ks, k), (vs, v)))
@@ -227,7 +228,8 @@ def cached_block(blk, h, ks, vs, t, s, w):
     ks, vs = roll(ks, vs, k, v, t, s, w)
     mask = jnp.arange(s + w) <= t + jnp.arange(h.shape[1])[:, None]
     Y = jax.nn.dot_product_attention(q, ks, vs, mask=mask[None, None])
-    return blk.after_attention(h, blk.attention.W_o(Y.reshape(h.shape))), ks, vs
+    h = blk.after_attention(h, blk.attention.W_o(Y.reshape(h.shape)))
+    return h, ks, vs
 
 def decode(s, w, prompt, n):
     """Mean loss of what follows positions prompt .. n - 2, with a cache."""
