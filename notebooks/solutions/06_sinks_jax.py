@@ -92,7 +92,7 @@ for a in range(0, len(on_0), 6):
                           ('output', ratios['output']),
                           ('later', seen['mass'])):
         row = ' '.join(f'{x:.2f}' for x in numbers[a:a + 6])
-        print(f'blocks {a:2}-{a + 5:2}, {what:6}: {row}')
+        print(f'{what:6} {a:2}-{a + 5:2}: {row}')
 d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
             as_key=d2l.try_arrays(as_key), totals={'below': 0, 'above': 1},
             sink_for=d2l.try_arrays(sink_for),
@@ -100,7 +100,26 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
-# TODO
+# weight  0- 5: 0.00±0.02 0.00±0.02 0.03±0.02 0.13±0.02 0.11±0.02 0.10±0.02
+# value   0- 5: 0.86±0.02 0.79±0.02 0.60±0.02 0.18±0.02 0.15±0.02 0.21±0.02
+# output  0- 5: 0.00±0.02 0.00±0.02 0.05±0.02 0.16±0.02 0.12±0.02 0.11±0.02
+# later   0- 5: 0.00±0.02 0.00±0.02 0.02±0.02 0.11±0.02 0.09±0.02 0.10±0.02
+# weight  6-11: 0.10±0.02 0.10±0.02 0.10±0.02 0.10±0.02 0.01±0.02 0.00±0.02
+# value   6-11: 0.22±0.02 0.19±0.02 0.23±0.02 0.25±0.02 0.73±0.02 1.31±0.02
+# output  6-11: 0.12±0.02 0.11±0.02 0.12±0.02 0.11±0.02 0.03±0.02 0.01±0.02
+# later   6-11: 0.10±0.02 0.09±0.02 0.10±0.02 0.09±0.02 0.01±0.02 0.00±0.02
+# weight 12-17: 0.37±0.02 0.37±0.02 0.46±0.02 0.44±0.02 0.29±0.02 0.50±0.02
+# value  12-17: 0.31±0.02 0.28±0.02 0.23±0.02 0.33±0.02 0.33±0.02 0.25±0.02
+# output 12-17: 0.44±0.02 0.35±0.02 0.48±0.02 0.50±0.02 0.28±0.02 0.51±0.02
+# later  12-17: 0.38±0.02 0.37±0.02 0.45±0.02 0.43±0.02 0.29±0.02 0.50±0.02
+# weight 18-23: 0.60±0.02 0.39±0.02 0.50±0.02 0.41±0.02 0.47±0.02 0.62±0.02
+# value  18-23: 0.19±0.02 0.26±0.02 0.12±0.02 0.21±0.02 0.18±0.02 0.10±0.02
+# output 18-23: 0.59±0.02 0.39±0.02 0.41±0.02 0.34±0.02 0.38±0.02 0.55±0.02
+# later  18-23: 0.60±0.02 0.38±0.02 0.49±0.02 0.40±0.02 0.47±0.02 0.61±0.02
+# weight 24-29: 0.54±0.02 0.57±0.02 0.55±0.02 0.41±0.02 0.43±0.02 0.30±0.02
+# value  24-29: 0.17±0.02 0.15±0.02 0.13±0.02 0.19±0.02 0.19±0.02 0.44±0.02
+# output 24-29: 0.51±0.02 0.46±0.02 0.45±0.02 0.28±0.02 0.37±0.02 0.34±0.02
+# later  24-29: 0.53±0.02 0.57±0.02 0.54±0.02 0.40±0.02 0.42±0.02 0.30±0.02
 # sink-noop: right
 #     denominator: right. A head with such a sink can say less than its values
 #         do: the softmax no longer makes it say something.
@@ -120,7 +139,7 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 #         answer says whether a sink is a word or a place.
 # ```
 # ```output smollm2 sotu1898
-# TODO
+# ~…
 # sink-noop: right
 #     denominator: right. A head with such a sink can say less than its values
 #         do: the softmax no longer makes it say something.
@@ -140,7 +159,14 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 #         answer says whether a sink is a word or a place.
 # ```
 # ```output gpt2
-# TODO
+# weight  0- 5: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
+# value   0- 5: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
+# output  0- 5: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
+# later   0- 5: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
+# weight  6-11: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
+# value   6-11: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
+# output  6-11: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
+# later   6-11: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
 # sink-noop: right
 #     denominator: right. A head with such a sink can say less than its values
 #         do: the softmax no longer makes it say something.
@@ -314,8 +340,8 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
             stream=stream_losses)
 
 # %% [markdown] tags=["expected"]
-# ```output smollm2 timemachine
-# TODO
+# ```output small smollm2 timemachine
+# mask 3.42±0.02, cache 3.42±0.02, difference <1e-4
 # streaming: right
 #     roll: right. Nothing in it depends on how much has gone by: memory and
 #         time of a step stay what they are.
@@ -330,8 +356,8 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 #         few thousand characters. What would have to be repeated before
 #         differences of this size mean something?
 # ```
-# ```output smollm2 sotu1898
-# TODO
+# ```output small smollm2 sotu1898
+# ~…
 # streaming: right
 #     roll: right. Nothing in it depends on how much has gone by: memory and
 #         time of a step stay what they are.
@@ -346,8 +372,30 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 #         few thousand characters. What would have to be repeated before
 #         differences of this size mean something?
 # ```
-# ```output gpt2
-# TODO
+# ```output small gpt2
+# mask ~3.5, cache ~3.5, difference <1e-4
+# recompute: loss ~1.8
+# s=4: loss ~1.8
+# s=0: loss ~1.8
+# streaming: right
+#     roll: right. Nothing in it depends on how much has gone by: memory and
+#         time of a step stay what they are.
+#     cached: right. The mask of the lesson was no approximation of an
+#         eviction, it computes the same; only the cache saves what it hides.
+#     positions: right. However long the stream, the model sees only offsets
+#         that it has seen in training, if s + w is within its context.
+#     turns: right. So keys are stored as they were before rotation, and
+#         rotated when they are read: a little arithmetic for each cached row
+#         at every step.
+#     stream: right. Whatever came out is the answer: one small model and a
+#         few thousand characters. What would have to be repeated before
+#         differences of this size mean something?
+# ```
+# ```output full
+# mask ~3.5, cache ~3.5, difference <1e-4
+# recompute: loss ~1.8
+# s=4: loss ~1.8
+# s=0: loss ~1.8
 # streaming: right
 #     roll: right. Nothing in it depends on how much has gone by: memory and
 #         time of a step stay what they are.
@@ -365,23 +413,20 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 
 # %% [markdown]
 # Mask and cache agree to rounding, though the cache never held more than 260
-# tokens. (Over these 127 tokens the window drops few of those that a full
-# cache would have; with $s = 0$ or with positions that begin anew the
-# numbers part at once.)
+# tokens.
 #
 # The character model shows *no gain from sinks*: with four, with none, and
 # with a window read anew for each character the losses are the same to within
-# a hundredth or two, as is the order of the three from one seed to the next.
-# Three things may explain it. A model of two blocks, trained for 300 steps,
-# has learned hardly more than the last few characters tell, and nobody taught
-# it to need a sink. Its positions are assigned anew, so whoever stands at
-# position 0, sink or not, sees what the first token of a training window saw;
-# for large models, too, there are reports that little of the damage remains
-# then. And the stream never clears its memory: cached keys and values were
-# made when older characters could still be seen, which reading anew cannot
-# use, nor does it suffer from it.
+# a hundredth or two, which one seed and two thousand characters cannot tell
+# from zero. Three things may explain it. A model of two blocks, trained for
+# 300 steps, has learned hardly more than the last few characters tell, and
+# may not have made a sink at all. Its positions are assigned anew, so whoever
+# stands at position 0, sink or not, stands where the first token of each
+# training window stood; for large models, too, there are reports that sinks
+# gain little once positions are reassigned. And cached keys and values of the
+# stream were made when older characters could still be seen: reading anew
+# cannot use that, nor does it have to cope with it.
 #
-# That is one small model and two thousand characters. The lesson's SmolLM2,
-# with original positions, pays 0.6 nats for a missing sink; both findings are
-# true of what they measured. A cache that streams with $s = 0$ at a
-# fiftieth of the cost of reading anew is the practical side of it.
+# The lesson's SmolLM2, with original positions, pays 0.6 nats for a missing
+# sink; both findings are true of what they measured. What a stream does save
+# is work: a step reads one character in place of 128.
