@@ -316,7 +316,10 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 
 # %% [markdown] tags=["expected"]
 # ```output small smollm2 timemachine
-# ~…
+# mask 3.42±0.02, cache 3.42±0.02, difference <1e-4
+# recompute: loss 1.85±0.05
+# s=4: loss 1.85±0.05
+# s=0: loss 1.85±0.05
 # streaming: right
 #     roll: right. Nothing in it depends on how much has gone by: memory and
 #         time of a step stay what they are.
