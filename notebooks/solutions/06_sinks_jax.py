@@ -139,7 +139,26 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 #         answer says whether a sink is a word or a place.
 # ```
 # ```output smollm2 sotu1898
-# ~…
+# weight  0- 5: 0.00±0.02 0.00±0.02 0.02±0.02 0.09±0.02 0.06±0.02 0.06±0.02
+# value   0- 5: 1.12±0.02 0.99±0.02 0.76±0.02 0.20±0.02 0.17±0.02 0.22±0.02
+# output  0- 5: 0.00±0.02 0.00±0.02 0.03±0.02 0.14±0.02 0.08±0.02 0.07±0.02
+# later   0- 5: 0.00±0.02 0.00±0.02 0.02±0.02 0.09±0.02 0.08±0.02 0.08±0.02
+# weight  6-11: 0.07±0.02 0.06±0.02 0.07±0.02 0.09±0.02 0.00±0.02 0.00±0.02
+# value   6-11: 0.24±0.02 0.21±0.02 0.25±0.02 0.27±0.02 1.14±0.02 1.58±0.02
+# output  6-11: 0.09±0.02 0.08±0.02 0.10±0.02 0.11±0.02 0.01±0.02 0.00±0.02
+# later   6-11: 0.08±0.02 0.07±0.02 0.08±0.02 0.08±0.02 0.01±0.02 0.00±0.02
+# weight 12-17: 0.38±0.02 0.35±0.02 0.47±0.02 0.44±0.02 0.29±0.02 0.57±0.02
+# value  12-17: 0.31±0.02 0.27±0.02 0.23±0.02 0.33±0.02 0.33±0.02 0.25±0.02
+# output 12-17: 0.45±0.02 0.32±0.02 0.50±0.02 0.53±0.02 0.29±0.02 0.61±0.02
+# later  12-17: 0.38±0.02 0.35±0.02 0.46±0.02 0.42±0.02 0.29±0.02 0.55±0.02
+# weight 18-23: 0.62±0.02 0.37±0.02 0.55±0.02 0.44±0.02 0.47±0.02 0.70±0.02
+# value  18-23: 0.18±0.02 0.25±0.02 0.12±0.02 0.21±0.02 0.17±0.02 0.11±0.02
+# output 18-23: 0.63±0.02 0.35±0.02 0.48±0.02 0.35±0.02 0.37±0.02 0.65±0.02
+# later  18-23: 0.61±0.02 0.36±0.02 0.54±0.02 0.43±0.02 0.46±0.02 0.68±0.02
+# weight 24-29: 0.63±0.02 0.56±0.02 0.59±0.02 0.42±0.02 0.58±0.02 0.31±0.02
+# value  24-29: 0.17±0.02 0.15±0.02 0.13±0.02 0.18±0.02 0.19±0.02 0.71±0.02
+# output 24-29: 0.61±0.02 0.44±0.02 0.49±0.02 0.28±0.02 0.53±0.02 0.44±0.02
+# later  24-29: 0.61±0.02 0.56±0.02 0.58±0.02 0.42±0.02 0.57±0.02 0.39±0.02
 # sink-noop: right
 #     denominator: right. A head with such a sink can say less than its values
 #         do: the softmax no longer makes it say something.
@@ -202,8 +221,9 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 #
 # The later passage begins in the middle of a sentence, with another word, and
 # the weights on its first token are those of before, block for block, within
-# a few hundredths. So the sink is not a word. It is the first place, or
-# rather whoever stands there and sees nobody else.
+# a few hundredths (on the address, but for the last block). So the sink is
+# not a word. It is the first place, or rather whoever stands there and sees
+# nobody else.
 
 # %% [markdown]
 # ## A Cache That Rolls
@@ -360,7 +380,7 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 #         differences of this size mean something?
 # ```
 # ```output small smollm2 sotu1898
-# ~…
+# mask 3.73±0.02, cache 3.73±0.02, difference <1e-4
 # streaming: right
 #     roll: right. Nothing in it depends on how much has gone by: memory and
 #         time of a step stay what they are.
