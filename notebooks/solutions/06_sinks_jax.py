@@ -381,9 +381,9 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 # ```
 # ```output small smollm2 sotu1898
 # mask 3.73±0.02, cache 3.73±0.02, difference <1e-4
-# recompute: loss 1.89±0.05
-# s=4: loss 1.89±0.05
-# s=0: loss 1.89±0.05
+# recompute: loss 1.93±0.05
+# s=4: loss 1.93±0.05
+# s=0: loss 1.93±0.05
 # streaming: right
 #     roll: right. Nothing in it depends on how much has gone by: memory and
 #         time of a step stay what they are.
