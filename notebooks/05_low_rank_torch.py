@@ -508,6 +508,171 @@ print(f'{name}: {w} numbers per token and block, '
 # ```
 
 # %% [markdown]
+# ### Exercise: Attention from Latents Alone
+#
+# *[paper], about 60 minutes.*
+#
+# DeepSeek-V2 has 128 query heads of width $d_h = 128$ and no sharing, and its
+# cache is smaller than that of eight shared heads. For a head $h$ and a cached
+# token $j$ with latent $c_j \in \mathbb{R}^r$ the key is $c_j U_K$ and the
+# value $c_j U_V$, where both matrices belong to the head.
+#
+# 1. Write `absorbed(q, c, U_K, U_V)`: one query for each head, the latents of
+#    all cached tokens, matrices of shape $(H, r, d_h)$. It returns the scaled
+#    scores, as they go into the softmax, and the outputs of the heads. No key
+#    and no value may be formed on the way, of no head. The check compares with
+#    attention that forms them, on random matrices, and looks at the shapes of
+#    all that arises.
+# 2. If keys were rotated after they are made, this would fail: why? How many
+#    vectors as wide as a latent would a head have to make from its query, in
+#    one step with 1000 cached tokens (the current one among them, all at
+#    different positions), and how many if position has a part of its own,
+#    outside the latent? Then write `absorbed_rotary`, where each head's query
+#    has a second part `q_R`, already rotated, which meets a rotary key `k_R`
+#    that all heads share. A score is now the product of two longer vectors,
+#    scaled by the root of $d_h + d_R$.
+# 3. For DeepSeek-V2 ($H = 128$, $d_h = 128$, $r = 512$, $d_R = 64$), per layer
+#    and cached token: how many numbers are cached, how many FLOPs do scores
+#    and weighted sum take in a decode step, with plain multi-head attention
+#    (MHA) and with MLA, folded as above? With how many key-value heads of
+#    width $d_h$ would a grouped model cache as much as MLA does? And how many
+#    FLOPs are there for each cached number? (Softmax, and what is done once
+#    per step and not for each cached token, does not count.) What does the
+#    last pair say about a decode step?
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# Write one score with all its factors: a row vector, a matrix, a column
+# vector. Products may be bracketed in two ways. Which of them has no key of a
+# cached token in it? The output is a weighted sum of products that all share
+# one factor.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# Put a rotation for each position into the same product. It stands between the
+# two matrices that you folded, and depends on the distance between query and
+# token. Then see what a second, short product adds to the score, if the
+# vectors of both are laid end to end.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# For the FLOPs of one head and one cached token count the numbers that are
+# multiplied in a score, then those in the weighted sum. In the folded step a
+# head is as wide as what it reads. A multiplication and its addition are two.
+#
+# </details>
+
+# %% exercise="absorbed"
+# H heads, d head width, r latent width, R rotary width, S cached tokens
+def absorbed(q, c, U_K, U_V):
+    """Scores (H, S) and outputs (H, d).
+
+    q: (H, d); c: (S, r); U_K, U_V: (H, r, d), a key is c[j] @ U_K[h].
+    """
+    ...
+
+def absorbed_rotary(q, q_R, c, k_R, U_K, U_V):
+    """The same with a rotary part: q_R (H, R), k_R (S, R) for all heads."""
+    ...
+
+queries = {'rotated': ..., 'separate': ...}
+elements = {'MHA': ..., 'MLA': ...}
+flops = {'MHA': ..., 'MLA': ...}
+heads_to_match = ...
+per_element = {'MHA': ..., 'MLA': ...}       # FLOPs per cached number
+
+# %%
+d2l.attempt('absorbed', latent=d2l.try_latents(absorbed),
+            rotary=d2l.try_latents(absorbed_rotary), queries=queries,
+            elements=elements, flops=flops, heads=heads_to_match,
+            per_element=per_element)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# absorbed: not attempted
+# ```
+
+# %% [markdown]
+# ### Exercise: Directions Fixed Beforehand
+#
+# *[code], about 30 minutes.*
+#
+# An oracle knows the passage that it is scored on. How much of what it
+# promises can directions have that were fixed before?
+#
+# 1. Write `basis(fit, r)`: the $r$ directions that carry most of the rows of a
+#    matrix, as orthonormal columns; and `project(M, V)`: the rows of another
+#    matrix, each replaced by the nearest point in the span of these columns.
+# 2. Fit a basis for each block to the keys and values that the unchanged model
+#    makes of `passage(1)`, the 1024 tokens *after* the ones that are scored.
+#    Then let the model read `passage(0)`, its keys and values projected on
+#    them in every block, and take the `tail_loss` for each of the lesson's
+#    ranks. (For GPT-2, try 512 as well: add it to `ranks`, and run the oracle
+#    again.)
+#
+# Compare with the oracle, and with what the projection of DeepSeek-V2 has that
+# this one has not. The check tries both functions on small matrices; your
+# losses are held to their form and to the lesson's, for no two machines need
+# agree on every digit.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# Of the three factors of a singular value decomposition one has a row for each
+# token, one says how much, and one has the directions. Only the last can be
+# taken to another passage.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# Projecting takes two products: one gives coordinates, the other makes rows of
+# them again. The first is what would be cached.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# Let the model read the passage after this one with an attn_fn that keeps
+# `rows(k, v)` of each block. A second attn_fn, for the passage that is scored,
+# picks the directions of its block `i`.
+#
+# </details>
+
+# %% exercise="fixed-basis"
+# N rows to fit, T rows to project, w numbers in a row
+def basis(fit, r):
+    """Orthonormal columns V (w, r), fitted to the rows of fit (N, w)."""
+    ...
+
+def project(M, V):
+    """The rows of M (T, w) or (B, T, w), projected: the same shape."""
+    ...
+
+fixed = {r: ... for r in ranks}              # losses
+
+# %%
+d2l.attempt('fixed-basis', basis=d2l.try_arrays(basis),
+            project=d2l.try_arrays(project),
+            loss={'full': full, 'oracle': losses, 'fixed': fixed})
+
+# %% [markdown] tags=["expected"]
+# ```output
+# fixed-basis: not attempted
+# ```
+
+# %% [markdown]
 # ## One Passage Is One Passage
 #
 # All losses so far are means over 511 tokens of one text. The next passage of

@@ -236,7 +236,94 @@ measure('value of token 0 as long as others', value_long)
 # And a value of zero is not right either. What little the sink adds the model
 # has learned to count on, like a constant. So "attend nowhere" is a good
 # first picture of a sink, and not the whole of it.
+
+# %% [markdown]
+# ### Exercise: Attending Nowhere
 #
+# *[paper], [code], about 45 minutes.*
+#
+# Some models, such as gpt-oss (OpenAI, 2025), do not leave the sink to a
+# token. Each head has one learned number, a *sink logit* $z$, that stands
+# beside the scores in the denominator of the softmax and has no value: $a_j =
+# e^{s_j} / (e^z + \sum_i e^{s_i})$.
+#
+# 1. Write `denominator(scores, V, sink)`, one query of one head with such a
+#    sink: the weights of the real tokens, and the output. Then show that
+#    nothing new is needed for it: `as_key` returns the same scores and values
+#    with one key more, at either end, so that plain attention gives that
+#    output. Between which bounds can the sum of the real weights lie? And
+#    `sink_for(scores, total)`: the logit with which they sum to `total`.
+# 2. How near does token 0 come to that? For one head, with weights `A` and
+#    values `V`, write `shares(A, V)`: first the norm of $v_0$ over the mean
+#    norm of the other values, second the norm of $\alpha_{t,0}\, v_0$ over
+#    that of the head's output, a mean over all queries $t$ from position 64
+#    on. Then measure both on the run's passage: for each block the mean over
+#    its query heads.
+# 3. Let the model read a passage that starts 100 tokens later in the text, and
+#    take the mean weight on *its* first token, per block, as the lesson did.
+#    What stays, what changes?
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# A logit of its own in the denominator: write the softmax over one more score
+# than there are tokens. Which term of the weighted sum must then vanish?
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# The sum of the real weights is a fraction with the same sum above and, with
+# one term more, below. Call it p, and solve for the term of the sink.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# `watch` has all that the second part needs: weights of each query head and
+# values of each key-value head. The output of a head is their product; query
+# head h reads key-value head h // r. For the third part read the text from its
+# token 100 on.
+#
+# </details>
+
+# %% exercise="sink-noop"
+# T tokens, d head width
+def denominator(scores, V, sink):
+    """Weights (T,) and output (d,) for scores (T,), V (T, d), a number."""
+    ...
+
+def as_key(scores, V, sink):
+    """Scores (T + 1,) and values (T + 1, d) with one key more."""
+    ...
+
+def sink_for(scores, total):
+    """The sink with which the weights of these scores sum to total."""
+    ...
+
+def shares(A, V):
+    """Two numbers, for the weights A (T, T) and values V (T, d) of a head."""
+    ...
+
+totals = {'below': ..., 'above': ...}        # bounds of the sum
+ratios = {'value': ..., 'output': ...}       # a list each, one per block
+mass = {'from 0': on_first, 'from 100': ...}
+
+# %%
+d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
+            as_key=d2l.try_arrays(as_key), totals=totals,
+            sink_for=d2l.try_arrays(sink_for),
+            shares=d2l.try_arrays(shares), ratios=ratios, mass=mass)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# sink-noop: not attempted
+# ```
+
+# %% [markdown]
 # ## A Window, and a Window with a Sink
 #
 # Now we take tokens away. Query $t$ may see key $j$ if $t - j < w$, or if $j
@@ -435,7 +522,96 @@ d2l.plot(starts, [[extra(what, a, a + 64) for a in starts]
 # stay the original ones, and run out where the model has seen no others. A
 # rolling cache has to decide which positions to rotate to, which is left as
 # an exercise.
+
+# %% [markdown]
+# ### Exercise: A Cache That Rolls
 #
+# *[extended], about 120 minutes.*
+#
+# A mask hides tokens; a cache that streams must forget them.
+#
+# 1. Write `roll`, which puts new keys and values into the cache of a block and
+#    lets go of all but the first $s$ and the latest $w$ tokens, the newest one
+#    included. Keys carry their original positions. The prompt comes at once
+#    and has at most $s + w$ tokens, after it they come one by one. Then let
+#    the model read with it: prefill 256 tokens of the passage, decode the next
+#    128 one at a time with $w = 256$ and $s = 4$, and compare the mean loss of
+#    what follows positions 256 to 382 with that of `window_attention` on the
+#    same tokens.
+# 2. Original positions run out. To go on forever, every offset between a query
+#    and a key must stay below $s + w$. Write `positions(t, s, w)`: the
+#    positions to rotate the held keys to when token $t$ is the newest, sinks
+#    first and the window from its oldest token on; the query is rotated to the
+#    last of them. With $s = 4$ and $w = 124$, at how many different positions
+#    does a key stand during its time in the window of a long stream, and at
+#    how many does a sink? What has to be stored, then: keys before or after
+#    rotation? And why can a model with learned positions not be helped so?
+# 3. Train a small character GPT with rotary positions on 128 tokens of
+#    context, as in the first lesson, for 300 steps. Stream over characters
+#    from 110,000 on, which it has never seen, with $s + w = 128$ (a few
+#    thousand will do; the whole stretch up to 119,999 takes longer). What is
+#    the loss with $s = 4$, with $s = 0$, and what if no cache is kept and the
+#    latest 128 characters are read anew for each prediction? Leave out the
+#    first 256, where windows are not full. Report what comes out.
+
+# %% [markdown]
+# <details>
+# <summary>Hint 1</summary>
+#
+# Which rows of a full cache stay, in order: the first s, then all but the
+# oldest of the window, then the new one. In a buffer nothing need move: the
+# new row takes the place of the oldest one, and attention does not ask in
+# which order rows lie, if each key carries its position.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2</summary>
+#
+# A key that is stored rotated has its position for good. Stored as it was
+# projected, it can be rotated at each step to wherever it stands by then; the
+# query stands where the newest key does.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3</summary>
+#
+# Set `attention.rope = False` in each block of the trained model and rotate in
+# the step yourself: all keys as they lie, sinks first, from position 0 on; the
+# query with an offset. Compare losses of the same characters, all after the
+# window has filled.
+#
+# </details>
+
+# %% exercise="streaming"
+# B sequences, G key-value heads, n tokens held, T new ones, hd head width
+def roll(cache, k, v, s, w):
+    """Put new rows k, v (B, G, T, hd) into a cache, a dict, empty at first.
+
+    Afterwards cache['k'] and cache['v'], both (B, G, n, hd), hold the first
+    s and the latest w tokens.
+    """
+    ...
+
+def positions(t, s, w):
+    """A list: positions of the keys that are held once token t has come."""
+    ...
+
+cached = {'mask': ..., 'cache': ...}         # losses
+turns = {'sink': ..., 'window': ...}         # positions of a key
+stream = {'s=4': ..., 's=0': ..., 'recompute': ...}    # losses
+
+# %%
+d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
+            positions=positions, turns=turns, stream=stream)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# streaming: not attempted
+# ```
+
+# %% [markdown]
 # ## All Methods Side by Side
 #
 # Now we can compare what these lessons were about. One block of the model at

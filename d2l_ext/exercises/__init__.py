@@ -8,17 +8,20 @@ from . import (
     buffers,
     cache,
     gqa,
+    latent,
     memory,
     offset,
     progress,
     roofline,
+    sinks,
     uptraining,
 )
 from .engine import EXERCISES, attempt, hint, register
 
 register(offset.MISSING_OFFSET, cache.GENERATION_COST, memory.CACHE_70B,
          buffers.CACHE_BUFFERS, roofline.SHARED_READS, gqa.CACHED_GQA,
-         uptraining.UPTRAINING)
+         uptraining.UPTRAINING, latent.ABSORBED, latent.FIXED_BASIS,
+         sinks.SINK_NOOP, sinks.STREAMING)
 
 
 def exercises():

@@ -4,12 +4,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .gpt import GPT
 from .saved import GQAAttention
 from .weights import set_weights
 
-__all__ = ['try_step']
+__all__ = ['try_step', 'try_arrays', 'try_latents', 'try_rolling']
 
 SPARE = 3  # slots that stay empty
 
@@ -61,3 +62,79 @@ def rows(x, t, slots):
     """The filled rows of a buffer, or all of what is no such buffer."""
     whole = getattr(x, 'ndim', 0) == 4 and x.shape[1] == slots
     return x[:, :t] if whole else x
+
+
+def try_arrays(function):
+    """A function of arrays as one of NumPy's, for `attempt`.
+
+    Numbers pass as they are; what comes back is read by the check.
+    """
+    if not callable(function):
+        return function
+
+    @functools.wraps(function)
+    def trial(*values):
+        return function(*map(from_numpy, values))
+    return trial
+
+
+def from_numpy(value):
+    """An array as JAX's; a number as it is."""
+    return jnp.asarray(value) if isinstance(value, np.ndarray) else value
+
+
+def shapes_of(jaxpr):
+    """The shapes of all that is made in a traced function."""
+    shapes = set()
+    for equation in jaxpr.eqns:
+        shapes |= {tuple(x.aval.shape) for x in equation.outvars}
+        for inner in jax.core.jaxprs_in_params(equation.params):
+            shapes |= shapes_of(inner)
+    return shapes
+
+
+def try_latents(function):
+    """As `try_arrays`; returns the result, and the shapes made on the way."""
+    if not callable(function):
+        return function
+    run = try_arrays(function)
+
+    @functools.wraps(function)
+    def trial(*values):
+        result = run(*values)
+        try:
+            shapes = shapes_of(jax.make_jaxpr(run)(*values).jaxpr)
+        except Exception:  # what cannot be traced is judged by its numbers
+            shapes = set()
+        return result, shapes
+    return trial
+
+
+def try_rolling(roll):
+    """A rolling cache as a function of (s, w, prompt, new), for `attempt`.
+
+    roll(ks, vs, k, v, t, s, w) as in the exercise. Rows of k and v carry
+    their position and its negative; returns those held after the prompt and
+    after each new token, a pair of lists each.
+    """
+    if not callable(roll):
+        return roll
+
+    @functools.wraps(roll)
+    def trial(s, w, prompt, new):
+        slots, held = s + w, []
+        ks, vs = jnp.full((2, 1, slots, 2, 4), jnp.inf)
+        for chunk in (range(prompt), *([t] for t in range(prompt,
+                                                          prompt + new))):
+            x = jnp.array([*chunk], dtype=jnp.float32)[None, :, None, None]
+            k, t = jnp.broadcast_to(x, (1, len(chunk), 2, 4)), chunk[0]
+            ks, vs = roll(ks, vs, k, -k, jnp.int32(t), s, w) or 2 * [None]
+            filled = min(t + len(chunk), slots)
+            held.append(tuple(
+                x if x is None else (x[0, :filled] if x.shape[1] == slots
+                                     else x[0])[:, 0, 0].tolist()
+                for x in (ks, vs)))
+            if ks is None or vs is None:
+                break
+        return held
+    return trial

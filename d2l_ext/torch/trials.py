@@ -2,14 +2,17 @@
 
 import functools
 
+import numpy as np
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .device import try_gpu
 from .gpt import GPT
 from .saved import GQAAttention
 from .weights import set_weights
 
-__all__ = ['try_step']
+__all__ = ['try_step', 'try_arrays', 'try_latents', 'try_rolling']
 
 
 def written_by_the_reader(*args):
@@ -50,3 +53,77 @@ def rows(x):
     """A copy of keys or values as (B, S, G, hd), to survive the next step."""
     return x.transpose(1, 2).clone() if torch.is_tensor(x) and x.ndim == 4 \
         else x
+
+
+def try_arrays(function):
+    """A function of arrays as one of NumPy's, for `attempt`.
+
+    Numbers pass as they are; what comes back is read by the check.
+    """
+    if not callable(function):
+        return function
+
+    @functools.wraps(function)
+    def trial(*values):
+        with torch.inference_mode():
+            return function(*map(from_numpy, values))
+    return trial
+
+
+def from_numpy(value):
+    """An array as a tensor; a number as it is."""
+    return (torch.from_numpy(value).to(try_gpu())
+            if isinstance(value, np.ndarray) else value)
+
+
+class Shapes(TorchDispatchMode):
+    """The shapes of all that is made in a `with` block."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.seen |= {tuple(x.shape) for x in pytree.tree_leaves(result)
+                      if torch.is_tensor(x)}
+        return result
+
+
+def try_latents(function):
+    """As `try_arrays`; returns the result, and the shapes made on the way."""
+    if not callable(function):
+        return function
+    run = try_arrays(function)
+
+    @functools.wraps(function)
+    def trial(*values):
+        with Shapes() as shapes:
+            result = run(*values)
+        return result, shapes.seen
+    return trial
+
+
+def try_rolling(roll):
+    """A rolling cache as a function of (s, w, prompt, new), for `attempt`.
+
+    roll(cache, k, v, s, w) as in the exercise. Rows of k and v carry their
+    position and its negative; returns those held after the prompt and after
+    each new token, a pair of lists each.
+    """
+    if not callable(roll):
+        return roll
+
+    @functools.wraps(roll)
+    def trial(s, w, prompt, new):
+        cache, held = {}, []
+        for chunk in (range(prompt), *([t] for t in range(prompt,
+                                                          prompt + new))):
+            x = torch.tensor([*chunk], dtype=torch.float32,
+                             device=try_gpu())[None, None, :, None]
+            k = x.expand(1, 2, -1, 4).contiguous()
+            roll(cache, k, -k, s, w)
+            held.append(tuple(cache.get(name) for name in 'kv'))
+        return [tuple(x if x is None else x[0, 0, :, 0].tolist()
+                      for x in pair) for pair in held]
+    return trial

@@ -23,13 +23,16 @@ from . import (  # noqa: E402
     buffers,
     cache,
     gqa,
+    latent,
     memory,
     offset,
     roofline,
+    sinks,
     uptraining,
 )
 
-MODULES = (offset, cache, memory, buffers, roofline, gqa, uptraining)
+MODULES = (offset, cache, memory, buffers, roofline, gqa, uptraining, latent,
+           sinks)
 # {(id, backend): answers}, no backend where one answer does for both
 RIGHT = {key if isinstance(key, tuple) else (key, ''): answers
          for module in MODULES for key, answers in module.RIGHT.items()}
