@@ -47,10 +47,11 @@ def test_the_right_answers_pass(id, backend):
         assert verdict == engine.RIGHT, parts
 
 
-@pytest.mark.parametrize('id, name, changed', OTHER,
-                         ids=[f'{id}, {name}' for id, name, _ in OTHER])
-def test_right_answers_may_be_written_otherwise(id, name, changed):
-    verdict, parts = judge(id, changed)
+@pytest.mark.parametrize('id, name, changed, backend', [
+    (*other, '')[:4] for other in OTHER],
+    ids=[', '.join(other[:2]) for other in OTHER])
+def test_right_answers_may_be_written_otherwise(id, name, changed, backend):
+    verdict, parts = judge(id, changed, backend)
     assert verdict == engine.RIGHT, parts
 
 
