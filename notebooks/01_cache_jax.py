@@ -384,7 +384,7 @@ for name, chunks in splits.items():
 # %% [markdown]
 # ### Exercise: A Forgotten Offset
 #
-# *[code], [paper], about 30 minutes.*
+# *[code], [paper], [extended], about 60 minutes.*
 #
 # None of the three things raises an error when it is wrong. Take the first: a
 # step that forgets its offset, so that every decoded token is rotated as if it
@@ -400,6 +400,16 @@ for name, chunks in splits.items():
 #    token $j$. What is it in the faulty one, for decoded $p$ and a token $j$
 #    of the prompt; and for decoded $p$ and an earlier decoded token $i$? What
 #    can the model no longer know?
+# 3. What does the mistake cost a model that has read? Load one, `model,
+#    encoding, name = d2l.load_checkpoint()`, which takes some seconds and
+#    about 2 GB, and take the first tokens of `d2l.read_text()`. Prefill 512
+#    of them; then feed 48 more one at a time (512, if you have a GPU), once
+#    where they belong and once each as if at position 0. Of a GPT-2 these are
+#    the learned positions that are added to the embedding; SmolLM2 has none
+#    and rotates, so there it is the rotation again, in every block. Give the
+#    mean loss, in nats per token, of what follows positions 512 and later,
+#    for both. Make sure first that the correct one is that of a single pass
+#    over all of the text.
 
 # %% [markdown]
 # <details>
@@ -407,24 +417,28 @@ for name, chunks in splits.items():
 #
 # The step of this lesson tells `rope` where the new tokens begin. The layer's
 # own `project(X)` rotates from an offset that you may leave out. All else
-# stays: the cache grows, the mask is the same.
+# stays: the cache grows, the mask is the same. To compare, keep two caches
+# and feed both steps the same tokens.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2</summary>
 #
-# To compare, keep two caches, and feed the same tokens through the correct
-# step and through the faulty one. Both agree on the prompt.
+# Write the position at which each of three is rotated next to it: the query,
+# a key of the prompt, a key of an earlier decoded token. A score depends on
+# the difference of two such numbers only.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3</summary>
 #
-# Write the position at which each of three is rotated next to it: the query,
-# a key of the prompt, a key of an earlier decoded token. A score depends on
-# the difference of two such numbers only.
+# For the checkpoint, walk through the blocks yourself: `before_attention`,
+# then `project(Z, Z, Z, position)`, which rotates only if the model does,
+# then attend to the cache, `W_o` and `after_attention`. A learned position is
+# added to the embedding before. One function with `position` as an argument
+# does for both caches, and both begin with the same prompt.
 #
 # </details>
 
@@ -448,9 +462,12 @@ def to_decoded(p, i):
     """Offset in the faulty cache: decoded token p, an earlier one i."""
     ...
 
+losses = {'correct': ..., 'faulty': ...}     # mean nats, from position 512 on
+
 # %%
 d2l.attempt('missing-offset', step=d2l.try_step(faulty_step),
-            deviation=deviation, to_prefix=to_prefix, to_decoded=to_decoded)
+            deviation=deviation, to_prefix=to_prefix, to_decoded=to_decoded,
+            losses=losses)
 
 # %% [markdown] tags=["expected"]
 # ```output

@@ -1,7 +1,9 @@
 """The engine: whatever a student writes, it is judged and never raises."""
 
+import _thread
 import json
 import os
+import threading
 from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from d2l_ext.exercises.diagnose import (
     tables,
 )
 from d2l_ext.exercises.engine import Exercise, Part
+from d2l_ext.exercises.steps import StepCase
 
 
 @pytest.fixture
@@ -348,6 +351,56 @@ def test_a_run_that_nobody_watches_keeps_nothing(registry, monkeypatch):
     exercises.attempt('one', x=2048)
     assert not os.path.exists(progress.NAME)
     assert engine.latest['one'][0] == engine.RIGHT
+
+
+def endless(a, b):
+    while True:
+        pass
+
+
+def test_an_endless_answer_can_be_interrupted(registry, capsys):
+    """No verdict then, and what was kept before stays as it was."""
+    exercises.attempt('two', f=lambda a, b: a * b, t={1: 3, 2: 6})
+    before = open(progress.NAME).read()
+    timer = threading.Timer(0.3, _thread.interrupt_main)
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        exercises.attempt('two', f=endless, t=...)
+    assert os.listdir() == [progress.NAME]
+    assert open(progress.NAME).read() == before
+    capsys.readouterr()
+    assert said(capsys, 'two', f=..., t={1: 3, 2: 7}).startswith(
+        'two: not yet')
+    assert progress.read()['two'][''] | {'when': ''} == {
+        'verdict': 'not yet', 'tries': 2, 'when': ''}
+
+
+def test_an_interrupt_while_a_verdict_is_written_leaves_the_last(
+        registry, monkeypatch):
+    exercises.attempt('one', x=2048)
+    before = open(progress.NAME).read()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+    with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+        m.setattr(os, 'replace', interrupted)
+        exercises.attempt('one', x=1)
+    assert os.listdir() == [progress.NAME]
+    assert open(progress.NAME).read() == before
+
+
+@pytest.mark.parametrize('G', [None, 1])
+def test_a_trial_that_is_interrupted_gives_the_own_step_back(backend, G):
+    d2l, seen = backend.d2l, []
+    layer = d2l.GQAAttention if G else d2l.GPT.CausalAttention
+    own = layer.forward_step
+
+    def interrupted(attention, *args):
+        seen.append(type(attention).forward_step is own)
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        d2l.try_step(interrupted)(StepCase(1, 2, G, 2, (1, 1)))
+    assert seen == [False] and layer.forward_step is own
 
 
 def test_hints_come_one_after_the_other(registry, capsys):

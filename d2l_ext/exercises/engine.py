@@ -150,7 +150,8 @@ def attempt(id, /, **answers):
     """Check the answers to an exercise and print what there is to say.
 
     answers: one for each part, `...` for what is still to do. Prints `not
-    attempted`, `right`, or `not yet` with what to look at; never raises.
+    attempted`, `right`, or `not yet` with what to look at; never raises. An
+    answer that does not end is interrupted by hand: no verdict, none kept.
     """
     exercise = known(id)
     if exercise is None:

@@ -1,12 +1,12 @@
 """The exercise of lesson 01 on a forgotten position.
 
-Its third part, the same mistake with learned positions on a published
-checkpoint, is still to come: it needs the checkpoint's loss on a passage.
+Losses depend on checkpoint and text, so of those only form and order are
+checked: no figure stands here.
 """
 
 import numpy as np
 
-from .answers import NotYet, function, number
+from .answers import NotYet, function, number, table
 from .diagnose import formulas
 from .engine import Exercise, Part
 from .steps import MISTAKES, StepCase, steps, tried
@@ -118,18 +118,70 @@ TO_DECODED = formulas(decoded_pairs, lambda p, i: 0, [
     (lambda p, i: 1, 'an offset of 1 would take two positions side by side'),
 ], names='pi')
 
+# --- 3. On a checkpoint ------------------------------------------------------
+
+# of a trained model on prose with a long context, in nats per token
+LOWEST, HIGHEST, GUESSED = 1, 7, 11  # ln V is just below the last
+LARGEST_PERPLEXITY = 100  # a sum over tens of tokens is larger
+ACTS = 0.1  # what a forgotten position costs at least
+
+
+def mean_losses(losses, values):
+    """Two means in nats, told apart from what else may be reported."""
+    given = {name: x.value for name, x in losses.given.items()}
+    if min(given.values()) <= 0:
+        raise NotYet('a loss is not negative: is it the *negative* log of '
+                     'the probability of what came?')
+    correct = given.get('correct', LOWEST)
+    if correct > LARGEST_PERPLEXITY:
+        raise NotYet('that is a sum over tokens, which grows with their '
+                     'number; asked for is the mean')
+    if correct > GUESSED:
+        raise NotYet('that would be worse than a guess among all tokens. Is '
+                     'it a perplexity, the exponential of the mean loss?')
+    if correct > HIGHEST:
+        raise NotYet('`correct` is little better than a guess among all '
+                     'tokens. Is each row of logits held against the token '
+                     'that comes next, and is all of the prompt cached?')
+    if correct < LOWEST:
+        raise NotYet('`correct` is lower than a model of this size gets on '
+                     'prose. Is each row of logits held against a token that '
+                     'the model has not read yet?')
+    if losses.missing:
+        raise NotYet('still to do: ' + ', '.join(losses.missing))
+    more = given['faulty'] - correct
+    if given['faulty'] > 2 * GUESSED:
+        raise NotYet('`faulty` is no mean in nats, while `correct` may be '
+                     'one; are both taken in the same way?')
+    if abs(more) < 1e-3:
+        raise NotYet('the two are equal: the mistake did not act. Does the '
+                     'position that you change reach the embedding, or the '
+                     'rotation in `project`, whichever the checkpoint has?')
+    if more < 0:
+        raise NotYet('the faulty cache reads better than the correct one; '
+                     'are the two exchanged?')
+    if more < ACTS:
+        raise NotYet('the mistake hardly acts. Is it made for every decoded '
+                     'token, in every block?')
+
+
 MISSING_OFFSET = Exercise(
     id='missing-offset', lesson='01_cache', title='A Forgotten Offset',
-    kinds=('code', 'paper'), minutes=30,
+    kinds=('code', 'paper', 'extended'), minutes=60,
     hints=(
         'The step of this lesson tells `rope` where the new tokens begin. The '
         'layer\'s own `project(X)` rotates from an offset that you may leave '
-        'out. All else stays: the cache grows, the mask is the same.',
-        'To compare, keep two caches, and feed the same tokens through the '
-        'correct step and through the faulty one. Both agree on the prompt.',
+        'out. All else stays: the cache grows, the mask is the same. To '
+        'compare, keep two caches and feed both steps the same tokens.',
         'Write the position at which each of three is rotated next to it: '
         'the query, a key of the prompt, a key of an earlier decoded token. '
-        'A score depends on the difference of two such numbers only.'),
+        'A score depends on the difference of two such numbers only.',
+        'For the checkpoint, walk through the blocks yourself: '
+        '`before_attention`, then `project(Z, Z, Z, position)`, which rotates '
+        'only if the model does, then attend to the cache, `W_o` and '
+        '`after_attention`. A learned position is added to the embedding '
+        'before. One function with `position` as an argument does for both '
+        'caches, and both begin with the same prompt.'),
     parts=(
         Part('step', function('', tried), tuple(
             steps(cases, FAULTY, NOT_FAULTY)
@@ -145,4 +197,8 @@ MISSING_OFFSET = Exercise(
         Part('to_decoded', function('p, i', number()), (TO_DECODED,),
              'All decoded tokens seem to stand at one place: what they say '
              'can still be read, their order cannot.'),
+        Part('losses', table(('correct', 'faulty')), (mean_losses,),
+             'The model still reads all that was cached and raises nothing; '
+             'its loss alone says that something is wrong, and only next to '
+             'that of a pass without a cache.'),
     ))

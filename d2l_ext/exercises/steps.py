@@ -169,16 +169,18 @@ MISTAKES = {
 class Tried:
     """What a step did: Y of all chunks, and the cache after each of them.
 
-    ys: arrays (B, T, D); caches: pairs (k, v) of (B, S, G, hd), filled rows.
+    ys: arrays (B, T, D); caches: pairs (k, v) of (B, S, G, hd), filled rows;
+    made: sizes of the arrays that the last chunk made on its way.
     """
 
     ys: list
     caches: list
+    made: set
 
 
 def tried(found):
     """The form of what `try_step` returns: NotYet if shapes make no sense."""
-    ys, caches = found
+    ys, caches, made = found
     for name, values in (('output', ys), *zip(
             ('k', 'v'), zip(*caches, strict=True), strict=True)):
         for value in values:
@@ -186,7 +188,7 @@ def tried(found):
                 raise NotYet(f'there is no {name}: does a `return` miss, or '
                              'an entry of the cache?')
     return Tried([array(y) for y in ys],
-                 [tuple(map(array, pair)) for pair in caches])
+                 [tuple(map(array, pair)) for pair in caches], set(made))
 
 
 def check_shapes(case, result):

@@ -69,7 +69,7 @@ def position(S):
 STEPS = {'torch': (d2l_torch.try_step, torch_step),
          'jax': (d2l_jax.try_step, jax_step)}
 REST = dict(deviation=0.5, to_prefix=lambda p, j: -j,
-            to_decoded=lambda p, i: 0)
+            to_decoded=lambda p, i: 0, losses=dict(correct=3.3, faulty=5.2))
 RIGHT = {('missing-offset', backend): dict(step=run(step), **REST)
          for backend, (run, step) in STEPS.items()}
 OTHER = []  # the solutions write the step otherwise
@@ -88,6 +88,10 @@ def wrong_step(name, says, torch_answer, jax_answer=None):
             answer = functools.partial(step, **answer)
         yield Wrong('missing-offset', name, says, dict(step=run(answer)),
                     backend)
+
+
+def wrong_losses(name, says, correct, faulty):
+    return wrong(name, says, losses=dict(correct=correct, faulty=faulty))
 
 
 WRONG = [
@@ -118,4 +122,16 @@ WRONG = [
           to_decoded=lambda p, i: -i),
     wrong('query at its place', 'the query of the newest token',
           to_decoded=lambda p, i: p),
+    wrong_losses('exchanged', 'are the two exchanged', 5.2, 3.3),
+    wrong_losses('equal', 'the mistake did not act', 3.3, 3.3),
+    wrong_losses('hardly acts', 'the mistake hardly acts', 3.3, 3.33),
+    wrong_losses('perplexities', 'Is it a perplexity', 27.1, 181.3),
+    wrong_losses('sums', 'a sum over tokens', 158.4, 249.6),
+    wrong_losses('log probabilities', 'a loss is not negative', -3.3, -5.2),
+    wrong_losses('targets not shifted', 'little better than a guess', 9.8,
+                 10.4),
+    wrong_losses('targets already read', 'that the model has not read yet',
+                 0.2, 1.4),
+    wrong_losses('one is a perplexity', 'taken in the same way', 3.3, 181.3),
+    wrong_losses('one of two', 'still to do: faulty', 3.3, ...),
 ]
