@@ -91,8 +91,10 @@ def test_a_message_is_that_of_no_other_mistake(index):
 def test_each_exercise_has_at_least_three_wrong_answers(id, backend):
     wrongs = [w for w in WRONG if (w.exercise, w.backend) == (id, backend)]
     assert len(wrongs) >= 3
-    parts = {part.name for part in engine.EXERCISES[id].asked(backend)}
-    assert parts == {name for w in wrongs for name in w.answers}
+    asked = {part.name for part in engine.EXERCISES[id].asked(backend)}
+    # numbers are judged in one backend for both
+    tried = {name for w in WRONG if w.exercise == id for name in w.answers}
+    assert asked <= tried, asked - tried
 
 
 def test_every_exercise_is_here():

@@ -4,6 +4,7 @@ import functools
 from unittest import mock
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
@@ -113,7 +114,7 @@ def shapes_of(jaxpr):
     shapes = set()
     for equation in jaxpr.eqns:
         shapes |= {tuple(x.aval.shape) for x in equation.outvars}
-        for inner in jax.core.jaxprs_in_params(equation.params):
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
             shapes |= shapes_of(inner)
     return shapes
 
