@@ -336,9 +336,10 @@ print(f'keys and values of one block: {d2l.format_bytes(held / L)}')
 # <details>
 # <summary>Hint 3</summary>
 #
-# A buffer that is written in place has room for one token more than are in
-# it. The step writes its row and attends to the filled part; nothing that is
-# as long as the context may be made on the way.
+# A step in place makes nothing that is as long as the context. In PyTorch it
+# writes a slice of a buffer with room for one token more and attends to the
+# filled part; in JAX it donates its buffers, and each call takes those that
+# the one before it returned.
 #
 # </details>
 

@@ -416,6 +416,10 @@ d2l.plot([d2l.cache_bytes(1, G, D // H, S, B) / 2**20 for G in kv_heads],
 # * The cache holds $H_{kv}$ heads. At no point may keys or values be copied
 #   out to all $H$ query heads.
 #
+# Then let it serve a model, `GPT(97, 128, 4, 3, num_kv_heads=2)`: 48 tokens,
+# 16 of them as a prompt, the rest one by one. How far are its logits from
+# those of one pass?
+#
 # The check runs the step on layers of several sizes, in chunks, and compares
 # outputs and the shape of the cache after each. In JAX that compiles a few
 # times and takes some seconds.
@@ -458,8 +462,11 @@ def gqa_step(attention, X, ks, vs, t):
     """
     ...
 
+difference = ...                             # the largest, of all logits
+
 # %%
-d2l.attempt('cached-gqa', step=d2l.try_step(gqa_step))
+d2l.attempt('cached-gqa', step=d2l.try_step(gqa_step),
+            difference=difference)
 
 # %% [markdown] tags=["expected"]
 # ```output

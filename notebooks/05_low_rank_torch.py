@@ -510,7 +510,7 @@ print(f'{name}: {w} numbers per token and block, '
 # %% [markdown]
 # ### Exercise: Attention from Latents Alone
 #
-# *[paper], about 60 minutes.*
+# *[paper], [code], about 60 minutes.*
 #
 # DeepSeek-V2 has 128 query heads of width $d_h = 128$ and no sharing, and its
 # cache is smaller than that of eight shared heads. For a head $h$ and a cached

@@ -310,7 +310,7 @@ def shares(A, V):
     """Two numbers, for the weights A (T, T) and values V (T, d) of a head."""
     ...
 
-totals = {'below': ..., 'above': ...}        # bounds of the sum
+totals = {'below': ..., 'above': ...}        # lower, upper bound of the sum
 ratios = {'value': ..., 'output': ...}       # a list each, one per block
 mass = {'from 0': on_first, 'from 100': ...}
 
@@ -529,7 +529,7 @@ d2l.plot(starts, [[extra(what, a, a + 64) for a in starts]
 # %% [markdown]
 # ### Exercise: A Cache That Rolls
 #
-# *[extended], about 120 minutes.*
+# *[code], [extended], about 120 minutes.*
 #
 # A mask hides tokens; a cache that streams must forget them.
 #

@@ -411,7 +411,7 @@ def test_hints_come_one_after_the_other(registry, capsys):
     exercises.hint('none')
     assert capsys.readouterr().out.splitlines() == [
         'hint 1 of 2: Think.', 'hint 2 of 2: Think again.',
-        "one: that were all 2 hints; d2l.hint('one', 1) shows the first "
+        "one: those were all 2 hints; d2l.hint('one', 1) shows the first "
         'again', 'hint 1 of 2: Think.', 'one has hints 1 to 2, not 3',
         "no exercise 'none', there are: one, two"]
 

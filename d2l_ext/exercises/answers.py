@@ -83,6 +83,8 @@ def from_text(text, unit):
             + (f'; asked for are {unit}' if unit else '; none is asked for'))
     scale = units.get(written, 1)
     exponent = Decimal(match['top']).as_tuple().exponent
+    if abs(exponent) > 400:  # Fraction would write it out
+        raise NotYet(f'{text!r} is not a finite number')
     value = Fraction(match['top']) / Fraction(match['bottom'] or 1)
     slack = 0 if match['bottom'] else Fraction(10) ** exponent / 2
     if '.' not in match['top'] and 'e' not in match['top'].lower():

@@ -5,6 +5,8 @@ What agrees with a wrong one in all cases was probably found that way, and
 gets that one's message. A message never carries the right number.
 """
 
+import math
+
 from .answers import COARSEST, NotYet
 
 UNIT_STEPS = [(1000 / 1024)**k for k in (-4, -3, -2, -1, 1, 2, 3, 4)]
@@ -15,6 +17,8 @@ UNITS_MIXED = ('off by just the factor between units of 1000 and of 1024: KB '
 
 def is_close(given, value, rtol=1e-6):
     """Whether a given number is this value, as closely as it was written."""
+    if not math.isfinite(value):
+        return given.value == value
     room = max(rtol * abs(value), min(given.slack, COARSEST * abs(value)))
     return abs(given.value - value) <= max(room, 1e-9)
 

@@ -180,7 +180,7 @@ def hint(id, number=None):
     if number is None:
         number = hinted.get(exercise.id, 0) + 1
         if number > total:
-            print(f'{exercise.id}: that were all {total} hints; '
+            print(f'{exercise.id}: those were all {total} hints; '
                   f"d2l.hint('{exercise.id}', 1) shows the first again")
             return
     if number not in range(1, total + 1):

@@ -38,8 +38,11 @@ def code_cells(notebook):
 
 def verdicts(notebook):
     """{id: (verdict, parts right, parts)}; the last output counts."""
-    found = {}
-    for source, printed in code_cells(notebook):
+    found, cells = {}, list(code_cells(notebook))
+    backend = next((b for b in ('torch', 'jax') if any(
+        f'from d2l_ext import {b} as d2l' in source for source, _ in cells)),
+        '')
+    for source, printed in cells:
         for id in CALL.findall(source):
             found.setdefault(id, (NOT_RUN, 0, 0))
         id = None
@@ -48,7 +51,8 @@ def verdicts(notebook):
             if match and (match[1] in found or match[1] in EXERCISES):
                 id, verdict = match.groups()
                 known = EXERCISES.get(id)
-                found[id] = verdict, 0, len(known.parts) if known else 0
+                parts = len(known.asked(backend)) if known else 0
+                found[id] = verdict, 0, parts
             elif id and (match := PART.match(line)) and match[2] == 'right':
                 verdict, right, parts = found[id]
                 found[id] = verdict, right + 1, parts

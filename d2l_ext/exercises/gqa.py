@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .answers import NotYet, function
+from .answers import NotYet, function, number
 from .engine import Exercise, Part
 from .steps import StepCase, steps, tried
 
@@ -45,6 +45,17 @@ def copies_nothing(call, values):
                      'shrunk, what is read has not')
 
 
+def check_difference(given, values):
+    """Rounding, and nothing else, may stand between the two."""
+    if given.value < 0:
+        raise NotYet('a largest difference is not negative; take the absolute '
+                     'values first')
+    if given.value >= 1e-4:
+        raise NotYet('far more than rounding. Has each block a cache of its '
+                     'own, and does a block add its two parts as in the '
+                     'model?')
+
+
 CACHED_GQA = Exercise(
     id='cached-gqa', lesson='04_gqa', title='A Cached Step with Shared Heads',
     kinds=('code',), minutes=40,
@@ -63,7 +74,10 @@ CACHED_GQA = Exercise(
         Part('step', function('', tried), tuple(
             steps(cases) for cases in (small, split, edges)) + (
                 copies_nothing,),
-            'The logits are those of the full pass for any split, and the '
+            'The outputs are those of a full pass for any split, and the '
             'cache never held more than the shared heads: what is kept and '
             'what is read have shrunk together.'),
+        Part('difference', number(), (check_difference,),
+             'Nothing around the layer had to change: norms, feed-forward '
+             'networks and the output see one token at a time anyway.'),
     ))

@@ -324,11 +324,11 @@ FLOPS = tables(flops, [
 MATCHING = numbers(elements('MLA') / (2 * WIDTH), [
     (elements('MLA') / WIDTH,
      'a key-value head caches a key *and* a value'),
-    (LATENT / (2 * WIDTH), 'the rotary part is missing in what MLA caches'),
+    (LATENT / (2 * WIDTH), 'either the rotary part is missing in what MLA '
+     'caches, or this is rounded; a fraction of a head is an answer here'),
     (elements('MHA') / elements('MLA'),
      'that is by how much MLA caches less; asked for are heads that would '
      'cache as much as it does'),
-    (2, 'it need not be a whole number'),
     (3, 'it need not be a whole number'),
 ])
 
@@ -364,7 +364,7 @@ FOLDED = tables(STEPS.get, [
 
 ABSORBED = Exercise(
     id='absorbed', lesson='05_low_rank', title='Attention from Latents Alone',
-    kinds=('paper',), minutes=60,
+    kinds=('paper', 'code'), minutes=60,
     hints=(
         'Write one score with all its factors: a row vector, a matrix, a '
         'column vector. Products may be bracketed in two ways. Which of them '
@@ -407,10 +407,10 @@ ABSORBED = Exercise(
              'far as r numbers can tell them apart.'),
         Part('per_element', table(KINDS, 'FLOPs'), (PER_ELEMENT,),
              'In 16 bits that is one FLOP per byte without sharing, far below '
-             'the ridge of any accelerator, and some two hundred with MLA, '
-             'near it: a decode step that waited for memory becomes one that '
-             'computes. A larger batch cannot do that for MHA, as each '
-             'sequence has a cache of its own.'),
+             'the ridge of any accelerator, and some 240 with MLA, near it: '
+             'reading the cache and computing with it take about as long. A '
+             'larger batch cannot do that for MHA, as each sequence has a '
+             'cache of its own.'),
     ))
 
 
@@ -553,11 +553,11 @@ def check_losses(losses, values):
             raise NotYet(f'rank {r}: well below full attention. Is it the '
                          'same passage, and the same tokens of it, that are '
                          'scored?')
-        if fixed[r] < oracle[r] - 0.02:
+        if fixed[r] < oracle[r] - 0.15:
             raise NotYet(f'rank {r}: below the oracle, which knew the '
                          'passage. Which one were the directions fitted on, '
                          'and which one was scored?')
-    if any(b > a + 0.02 for a, b in zip(f, f[1:], strict=False)):
+    if any(b > a + 0.15 for a, b in zip(f, f[1:], strict=False)):
         raise NotYet('the loss rises with the rank; more directions hold '
                      'more. Are the leading ones taken?')
     if f[0] > 12:

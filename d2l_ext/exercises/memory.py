@@ -117,8 +117,7 @@ SEQUENCES = tables(sequences, [
      'that would fit if a token took half of its bytes: a key *and* a value, '
      'two bytes for each element'),
     (lambda g: 0,
-     'the weights need both cards together, and leave something: 160 GB '
-     'less 140 GB'),
+     'the weights need both cards together, and do not fill them'),
 ], rtol=1e-9, where=heads, after=('token_bytes', lambda size: (
     CARDS - WEIGHTS) // (CONTEXT * size)))
 

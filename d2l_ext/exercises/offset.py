@@ -112,8 +112,9 @@ TO_DECODED = formulas(decoded_pairs, lambda p, i: 0, [
     (lambda p, i: p - i,
      'that is the offset in the correct cache; at which positions are the '
      'two rotated in the faulty one?'),
-    (lambda p, i: -i, 'the key of an earlier decoded token is at 0, too'),
-    (lambda p, i: i, 'the key of an earlier decoded token is at 0, too'),
+    *((wrong, 'at which position was the key of an earlier decoded token '
+       'rotated, in this cache?')
+      for wrong in (lambda p, i: -i, lambda p, i: i)),
     (lambda p, i: p, 'the query of the newest token is at 0, too'),
     (lambda p, i: 1, 'an offset of 1 would take two positions side by side'),
 ], names='pi')

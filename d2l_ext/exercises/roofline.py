@@ -170,8 +170,10 @@ SHARED_READS = Exercise(
                 (ratio(cache=4)(*GPT2[:3], 12, 64, 1, 2048),
                  'the cache holds keys *and* values'),
             ], rtol=2e-2),),
-             'That is less than a hundredth of the ridge: for one sequence '
-             'the card computes for less than one per cent of the time.'),
+             'With as many key-value heads as query heads it is one half at '
+             'any context: weights and cache both bring two FLOPs for four '
+             'bytes, so leaving the cache out would not have shown. It is '
+             'less than a hundredth of the ridge.'),
         Part('many', table(HEADS, 'FLOP/byte'), (tables(many, [
             (lambda g: many(12),
              'that is the limit without sharing; the bytes of a sequence '

@@ -192,7 +192,7 @@ def conversions(cases, pick):
             before, place = case.weights(), f'for {case.weights()!r}: '
             try:
                 check_names(given, before)
-                if not all(close(given_away[name], a)
+                if not all(name in given_away and close(given_away[name], a)
                            for name, a in before.items()):
                     raise NotYet('the weights that came in are changed; the '
                                  'parent is needed again')
@@ -323,11 +323,10 @@ UPTRAINING = Exercise(
              'A quarter of the query heads finds its own keys and values '
              'again, the others read what was made for a neighbour.'),
         Part('before', table(BEFORE), (check_before,),
-             'Both conversions keep the shape of the model and lose most of '
-             'what it knew: nothing in training made neighbouring heads '
-             'alike.'),
+             'What a conversion loses is what the heads of a group did not '
+             'have in common: nothing in training made neighbours alike.'),
         Part('after', table(AFTER), (check_after,),
-             'A few steps bring back a good part of what was lost, since '
-             'embeddings, queries and feed-forward networks are still there. '
-             'Whether it is enough is for the three numbers to say.'),
+             'Embeddings, queries and feed-forward networks were still there, '
+             'so steps do more here than at the start of training. Whether it '
+             'is enough is for the three numbers to say.'),
     ))

@@ -38,8 +38,8 @@ from d2l_ext import jax as d2l
 # since $p$ is gone from all scores; and in which order it wrote what it wrote,
 # since all decoded tokens stand at one place, the place of the prompt's first
 # token. And to the prompt it has offsets below zero, which never occur in
-# training, where a query only looks back. Text from such a cache begins well
-# and falls apart, which is why it is mistaken for a weak model.
+# training, where a query only looks back. Nothing is raised and the prompt is
+# read rightly, which is why such a cache may be mistaken for a weak model.
 
 # %% exercise="missing-offset"
 # B batch, T new tokens, S slots, H heads, hd head width

@@ -79,9 +79,11 @@ d2l.attempt('cache-70b', token_bytes=token_bytes, break_even=break_even,
 # equation $t_0 + b\, t_1 = t$; the line by least squares is the solution of
 # all of them. The least of several repetitions is the time with the fewest
 # interruptions, and they come in rounds over all sizes, so that a busy minute
-# does not fall on one of them. What the bytes would take: all weights are
-# read once, including the embedding, which is the output layer as well; of
-# the cache all blocks, keys and values, in 32 bits.
+# does not fall on one of them. If $t_0$ comes out negative we measure again,
+# up to twelve rounds: so a positive $t_0$ is a condition here and no finding.
+# What the bytes would take: all weights are read once, including the
+# embedding, which is the output layer as well; of the cache all blocks, keys
+# and values, in 32 bits.
 
 # %%
 n, batches = sizes['decode'], sizes['batches']
@@ -184,16 +186,15 @@ d2l.attempt('cache-buffers', donation=donation, copied=copied,
 
 # %% [markdown]
 # **The lines.** The times above are those of one core, beside other programs.
-# What the bytes alone would take is half of $t_0$ in PyTorch and, with a
-# bandwidth from a busier moment, more than $t_0$ in JAX; of $t_1$ it is next
-# to nothing in both. The bytes of one sequence's cache are few at this
-# context. What a sequence adds is mainly arithmetic: each of the weights takes
-# part in two more FLOPs, in products with so few rows that they run well below
-# the rate of the machine (the next lesson measures that). On a GPU, whose
-# ridge is far away, and at 2048 tokens the cache weighs more in $t_1$.
+# Of $t_0$ the bytes alone would take half in PyTorch and about all in JAX, of
+# $t_1$ a small part in both: the bytes of one sequence's cache are few at this
+# context. So most of what a sequence adds is not the one read of its cache. It
+# is copies of it, where they are made, and products with few rows, far below
+# the rate of the machine. How much is which, these fits do not tell. On a GPU,
+# whose ridge is far away, and at 2048 tokens the cache weighs more in $t_1$.
 #
 # That the points bend away from the line is no noise: a product with one row
-# is read by another kernel than one with several, so time is not quite a line
+# is done by another kernel than one with several, so time is not quite a line
 # in $b$. The intercept, which lies outside of the points, suffers most.
 
 # %% [markdown] tags=["backend-only"] why="the bodies differ"

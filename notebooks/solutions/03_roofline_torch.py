@@ -80,8 +80,10 @@ d2l.attempt('shared-reads', tokens=tokens, intensity=intensity, one=one,
 #     intensity: right. At a context near zero it is b / 2, as if there were
 #         only weights; each cached token pulls it towards the intensity of
 #         attention alone, H / G / 2.
-#     one: right. That is less than a hundredth of the ridge: for one sequence
-#         the card computes for less than one per cent of the time.
+#     one: right. With as many key-value heads as query heads it is one half
+#         at any context: weights and cache both bring two FLOPs for four
+#         bytes, so leaving the cache out would not have shown. It is less
+#         than a hundredth of the ridge.
 #     many: right. The limit is a constant over the number of key-value heads,
 #         and none of these reaches the ridge of 83: at this context no batch
 #         makes decode wait for arithmetic, and sharing heads is what brings

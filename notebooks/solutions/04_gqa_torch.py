@@ -56,14 +56,35 @@ def gqa_step(attention, X, cache):
     return attention.W_o(
         Y.reshape(B, H, T, hd).transpose(1, 2).flatten(2))
 
-d2l.attempt('cached-gqa', step=d2l.try_step(gqa_step))
+@torch.inference_mode()
+def cached_logits(lm, X, caches):
+    """The model's logits of new tokens X (1, T), one cache for each block."""
+    h = lm.token_emb(X)
+    for blk, cache in zip(lm.blks, caches, strict=True):
+        z = blk.before_attention(h)
+        h = blk.after_attention(h, gqa_step(blk.attention, z, cache))
+    return lm.norm(h) @ lm.token_emb.weight.T
+
+torch.manual_seed(0)
+lm = d2l.GPT(97, 128, 4, 3, num_kv_heads=2).to(device).eval()
+X = torch.randint(97, (1, 48), device=device)
+caches = [{} for _ in lm.blks]
+chunks = [X[:, :16], *X[:, 16:].split(1, dim=1)]
+stepwise = torch.cat([cached_logits(lm, x, caches) for x in chunks], dim=1)
+with torch.inference_mode():
+    difference = (stepwise - lm(X)).abs().max().item()
+
+d2l.attempt('cached-gqa', step=d2l.try_step(gqa_step),
+            difference=difference)
 
 # %% [markdown] tags=["expected"]
 # ```output
 # cached-gqa: right
-#     step: right. The logits are those of the full pass for any split, and
-#         the cache never held more than the shared heads: what is kept and
-#         what is read have shrunk together.
+#     step: right. The outputs are those of a full pass for any split, and the
+#         cache never held more than the shared heads: what is kept and what
+#         is read have shrunk together.
+#     difference: right. Nothing around the layer had to change: norms,
+#         feed-forward networks and the output see one token at a time anyway.
 # ```
 
 # %% [markdown]
@@ -133,12 +154,11 @@ d2l.attempt('uptraining', pool=pool_heads, pick=pick_heads, before=before,
 #         group, and the queries were made for those.
 #     pick: right. A quarter of the query heads finds its own keys and values
 #         again, the others read what was made for a neighbour.
-#     before: right. Both conversions keep the shape of the model and lose
-#         most of what it knew: nothing in training made neighbouring heads
-#         alike.
-#     after: right. A few steps bring back a good part of what was lost, since
-#         embeddings, queries and feed-forward networks are still there.
-#         Whether it is enough is for the three numbers to say.
+#     before: right. What a conversion loses is what the heads of a group did
+#         not have in common: nothing in training made neighbours alike.
+#     after: right. Embeddings, queries and feed-forward networks were still
+#         there, so steps do more here than at the start of training. Whether
+#         it is enough is for the three numbers to say.
 # ```
 
 # %% [markdown]
@@ -152,14 +172,13 @@ d2l.attempt('uptraining', pool=pool_heads, pick=pick_heads, before=before,
 # With the first head a quarter of the queries are served as before and three
 # quarters are misled.
 #
-# Fifteen steps, five per cent of the training, bring the pooled model to
-# about 2.2. Of the one and a half nats that were lost two thirds are back.
-# Fifteen steps from scratch end near 2.8, so the inherited weights are worth
-# a great deal. But the model is not where 315 steps from scratch end, level
-# with the parent: one that may still be trained from the start needs no
-# conversion. For large models Ainslie et al. (2023) find five per cent of the
-# pretraining enough to come close to the parent; theirs is a far longer five
-# per cent, of a model that has learnt far more.
+# Fifteen steps, five per cent of the training, bring the pooled model to about
+# 2.2. Of the one and a half nats that were lost two thirds are back. The model
+# is not where 315 steps from scratch end, level with the parent: one that may
+# still be trained from the start needs no conversion. For large models Ainslie
+# et al. (2023) find five per cent of the pretraining enough to come close to
+# the parent; theirs is a far longer five per cent, of a model that has learnt
+# far more.
 #
 # One seed, one text, a small model: the order of the five numbers is what to
 # take from here, not their distances.

@@ -113,10 +113,10 @@ d2l.attempt('absorbed', latent=d2l.try_latents(absorbed),
 #         128 query heads. MLA keeps every head's own keys and values, as far
 #         as r numbers can tell them apart.
 #     per_element: right. In 16 bits that is one FLOP per byte without
-#         sharing, far below the ridge of any accelerator, and some two
-#         hundred with MLA, near it: a decode step that waited for memory
-#         becomes one that computes. A larger batch cannot do that for MHA, as
-#         each sequence has a cache of its own.
+#         sharing, far below the ridge of any accelerator, and some 240 with
+#         MLA, near it: reading the cache and computing with it take about as
+#         long. A larger batch cannot do that for MHA, as each sequence has a
+#         cache of its own.
 # ```
 
 # %% [markdown]

@@ -124,8 +124,8 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 #     denominator: right. A head with such a sink can say less than its values
 #         do: the softmax no longer makes it say something.
 #     as_key: right. So no new kind of attention is needed: a cached row with
-#         that score for every query and nothing in its value does it, and
-#         that is nearly what token 0 was made into.
+#         that score for every query and nothing in its value does it. How
+#         near token 0 comes to that, the second part measures.
 #     totals: right. Both ends are open: with finite logits the real tokens
 #         get something, and never all.
 #     sink_for: right. Each total between the two ends has exactly one sink,
@@ -163,8 +163,8 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 #     denominator: right. A head with such a sink can say less than its values
 #         do: the softmax no longer makes it say something.
 #     as_key: right. So no new kind of attention is needed: a cached row with
-#         that score for every query and nothing in its value does it, and
-#         that is nearly what token 0 was made into.
+#         that score for every query and nothing in its value does it. How
+#         near token 0 comes to that, the second part measures.
 #     totals: right. Both ends are open: with finite logits the real tokens
 #         get something, and never all.
 #     sink_for: right. Each total between the two ends has exactly one sink,
@@ -190,8 +190,8 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 #     denominator: right. A head with such a sink can say less than its values
 #         do: the softmax no longer makes it say something.
 #     as_key: right. So no new kind of attention is needed: a cached row with
-#         that score for every query and nothing in its value does it, and
-#         that is nearly what token 0 was made into.
+#         that score for every query and nothing in its value does it. How
+#         near token 0 comes to that, the second part measures.
 #     totals: right. Both ends are open: with finite logits the real tokens
 #         get something, and never all.
 #     sink_for: right. Each total between the two ends has exactly one sink,
@@ -210,10 +210,11 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 # 0, its value is mostly between a tenth and a third as long as others. One
 # would expect the product to be small. But heads average many values that
 # partly cancel, so that what they put out is short as well, and next to *that*
-# token 0 comes to about the share of its weight: a third to a half. (A share
-# of a norm, not of a sum: the parts need not point the same way.) So it is no
-# no-op, it adds nearly the same vector at all positions. That fits what the
-# lesson saw when its value was set to zero, which cost 0.3 nats.
+# token 0 comes to about the share of its weight: about 0.3 to 0.6. (A share of
+# a norm, not of a sum: the parts need not point the same way.) So it is no
+# no-op, it adds a vector of one direction at every position, longer or shorter
+# with its weight. That fits what the lesson saw when its value was set to
+# zero, which cost 0.3 nats.
 #
 # A sink logit in place of token 0 would be that no-op. It leaves the model
 # free to add a constant by other means, and does not bind a sink to a token
@@ -245,10 +246,10 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 # more each time; that saves nothing, and rounding errors pile up.)
 #
 # With learned positions the vector of a position is added to the input of the
-# first block. Keys and values of every block, and values too, are made from
-# it by norms and nonlinear layers: a cached row cannot be moved by
-# arithmetic, only by reading all that is held again. And beyond the last
-# learned position there is no vector at all.
+# first block. Keys and values of every block are made from it by norms and
+# nonlinear layers: a cached row cannot be moved by arithmetic, only by reading
+# all that is held again. And beyond the last learned position there is no
+# vector at all.
 #
 # **3.** Trained, the blocks are told not to rotate (`attention.rope =
 # False`), and the step does it: all keys from position 0 on as they lie,
@@ -445,14 +446,15 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 # with a window read anew for each character the losses are the same to within
 # a hundredth or two, which one seed and two thousand characters cannot tell
 # from zero. Three things may explain it. A model of two blocks, trained for
-# 300 steps, has learned hardly more than the last few characters tell, and
-# may not have made a sink at all. Its positions are assigned anew, so whoever
+# 300 steps, has learned hardly more than the last few characters tell, and may
+# not have made a sink at all. Its positions are assigned anew, so whoever
 # stands at position 0, sink or not, stands where the first token of each
-# training window stood; for large models, too, there are reports that sinks
-# gain little once positions are reassigned. And cached keys and values of the
-# stream were made when older characters could still be seen: reading anew
-# cannot use that, nor does it have to cope with it.
+# training window stood. (Xiao et al., who reassign positions as well, report a
+# large gain for large models.) And cached keys and values of the stream were
+# made when older characters could still be seen: reading anew cannot use that,
+# nor does it have to cope with it.
 #
-# The lesson's SmolLM2, with original positions, pays 0.6 nats for a missing
-# sink; both findings are true of what they measured. What a stream does save
-# is work: a step reads one character in place of 128.
+# The lesson's SmolLM2, with original positions, pays 0.6 nats on the novel and
+# 0.7 on the address for a missing sink; both findings are true of what they
+# measured. What a stream does save is work: a step reads one character in
+# place of 128.

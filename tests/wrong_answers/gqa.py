@@ -181,8 +181,9 @@ def jax_repeats(attention, X, ks, vs, t):
     return X, *(jnp.repeat(x, 3, 2) for x in (ks, vs))
 
 
-RIGHT = {('cached-gqa', 'torch'): dict(step=TORCH(torch_step)),
-         ('cached-gqa', 'jax'): dict(step=JAX(jax_step))}
+RIGHT = {('cached-gqa', 'torch'): dict(step=TORCH(torch_step),
+                                       difference=3e-7),
+         ('cached-gqa', 'jax'): dict(step=JAX(jax_step), difference='3e-7')}
 # the solutions write it otherwise, with groups as rows
 OTHER = [('cached-gqa', name, dict(step=TORCH(step)), 'torch') for name, step
          in (('fused', torch_fused), ('head by head', torch_by_heads))]
@@ -229,4 +230,8 @@ WRONG = [
     *wrong('no values', 'there is no v', torch_no_values, 'none'),
     *wrong('no return', 'there is no output', 'none', jax_no_return),
     *wrong('traced slice', 'raised IndexError', 'none', jax_slices),
+    *(Wrong('cached-gqa', name, says, dict(difference=value), backend)
+      for backend in ('torch', 'jax') for name, says, value in (
+          ('one cache for all blocks', 'far more than rounding', 2.31),
+          ('not absolute', 'is not negative', -0.4)))
 ]
