@@ -27,11 +27,11 @@ register(offset.MISSING_OFFSET, cache.GENERATION_COST, memory.CACHE_70B,
 def exercises():
     """Print all exercises, and where this folder's student stands."""
     record = progress.read()
-    print(f'{"exercise":16}{"min":>4}  {"kind":14}{"tried":7}last verdict')
+    print(f'{"exercise":16}{"min":>4}  {"kind":24}{"tried":7}last verdict')
     for exercise in EXERCISES.values():
         tried, last = progress.standing(record.get(exercise.id, {}))
         print(f'{exercise.id:16}{exercise.minutes:4}  '
-              f'{", ".join(exercise.kinds):14}{tried:7}{last}')
+              f'{", ".join(exercise.kinds):24}{tried:7}{last}')
         print(f'    {exercise.lesson}: {exercise.title}')
     print('a clean notebook, yours kept under a dated name: '
           'make fresh NB=01_cache_torch')
