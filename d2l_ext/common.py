@@ -26,7 +26,13 @@ from .formulas import (
     state_bytes,
 )
 from .hub import DATA_HUB, DATA_URL, download
-from .plotting import plot, set_figsize, show_heatmaps, use_svg_display
+from .plotting import (
+    plot,
+    set_figsize,
+    show_bars,
+    show_heatmaps,
+    use_svg_display,
+)
 from .text import GPT2_PATTERN, BPETokenizer, Vocab, read_text
 from .utils import (
     HyperParameters,

@@ -88,6 +88,28 @@ def plot(X, Y=None, xlabel=None, ylabel=None, legend=(), xlim=None,
     axes.grid(alpha=0.4)
 
 
+def show_bars(names, values, xlabel, line=None, line_label=None,
+              figsize=(4.5, 2.2)):
+    """Draw a bar for each name, from top to bottom; returns the axes.
+
+    line: a value to mark across all bars. ValueError if there are not as
+    many values as names.
+    """
+    if len(names) != len(values):
+        raise ValueError(f'{len(names)} names for {len(values)} values')
+    set_figsize(figsize)
+    axes = plt.figure().gca()
+    bars = axes.barh(names, values, color='0.7')
+    axes.bar_label(bars, fmt='{:.3g}', padding=3)
+    if line is not None:
+        axes.axvline(line, ls='--', color='k', label=line_label)
+        axes.legend()
+    axes.invert_yaxis()  # the first name stands above
+    axes.margins(x=0.15)
+    axes.set_xlabel(xlabel)
+    return axes
+
+
 def show_heatmaps(matrices, xlabel, ylabel, titles=None, figsize=(2.5, 2.5),
                   cmap='Reds', norm=None):
     """Show a grid of matrices as shades, with one bar for their values.

@@ -34,6 +34,17 @@ DIFFERENCES = {
                                         'stacked buffers at t',
     'GQAAttention.forward_step': 'as that of CausalAttention',
     'attention_mask': 'torch is told the device, JAX places arrays itself',
+    'row_times': 'a product that only torch.compile makes fast',
+    'RowLinear': 'a linear map that calls row_times',
+    'twin': 'a model with RowLinear',
+    'turned': 'XLA chooses its layouts itself',
+    'fast_block': 'a region that torch compiles once for all blocks',
+    'fast_step': 'fast_pass compiled; in JAX fast_loop is',
+    'may_vary': 'JAX compiles for a room that is rounded up',
+    'can_compile': 'JAX always can',
+    'round_up': 'torch compiles for a room of any length',
+    'fast_prefill': 'in torch fast_pass, not compiled',
+    'fast_loop': 'in torch a loop over fast_step',
     'sample_token': 'JAX draws with a key that the caller hands over',
 }
 JAX_EXTRA = {'rngs', 'seed'}

@@ -17,16 +17,18 @@ def rope(x, offset=0, base=10000):
     """Rotate each pair (x[..., 2i], x[..., 2i + 1]) by its position's angle.
 
     x: (B, T, H, hd), any layout that ends in (T, H, hd). offset: position
-    of the first row, may be traced. Angles are fp32 whatever the type of x,
-    which the result keeps. ValueError if hd is odd. Source: RoFormer, 2021.
+    of the first row, or (B, 1) positions, one for each sequence; may be
+    traced. Angles are fp32 whatever the type of x, which the result keeps.
+    ValueError if hd is odd. Source: RoFormer, 2021.
     """
     T, hd = x.shape[-3], x.shape[-1]
     if hd % 2:
         raise ValueError(f'rope rotates pairs, but the head width is {hd}')
     pairs = jnp.arange(0, hd, 2, dtype=jnp.float32)
     positions = (offset + jnp.arange(T)).astype(jnp.float32)
-    angles = jnp.outer(positions, base ** (-pairs / hd))  # (T, hd / 2)
-    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    angles = positions[..., None] * base ** (-pairs / hd)  # (.., T, hd / 2)
+    angles = angles[..., None, :]  # one for all heads
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
     x1, x2 = x[..., 0::2].astype(cos.dtype), x[..., 1::2].astype(cos.dtype)
     y = jnp.stack((x1 * cos - x2 * sin, x1 * sin + x2 * cos), axis=-1)
     return y.reshape(x.shape).astype(x.dtype)

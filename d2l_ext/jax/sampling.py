@@ -15,15 +15,19 @@ def sample_token(logits, temperature=1.0, top_k=None, key=None):
 
     temperature 0 takes the likeliest token. top_k keeps exactly so many
     tokens, at most all; of equal logits the lowest ids stay. key: a random
-    key, needed unless temperature is 0. ValueError for a temperature below
-    0 or a top_k below 1.
+    key, needed unless temperature is 0. A traced temperature is taken to be
+    above 0. ValueError for a temperature below 0 or a top_k below 1.
     """
-    check_sampling(temperature, top_k)
-    if temperature == 0:
-        return greedy(logits)
+    if isinstance(temperature, jax.core.Tracer):
+        check_sampling(1.0, top_k)
+    else:
+        check_sampling(temperature, top_k)
+        if temperature == 0:
+            return greedy(logits)
+        temperature = float(temperature)
     if key is None:
         raise ValueError('key=None: expected a random key to draw with')
-    return draw(logits, float(temperature), top_k, key)
+    return draw(logits, temperature, top_k, key)
 
 
 @jax.jit

@@ -7,8 +7,10 @@ What these notebooks mark #@save:
     04_gqa_jax
     05_low_rank_jax
     06_sinks_jax
+    07_fast_decode_jax
 """
 
+import functools
 import operator
 
 import jax
@@ -37,6 +39,12 @@ __all__ = [
     'squeeze',
     'lowrank_kv',
     'window_attention',
+    'attend_row',
+    'fast_pass',
+    'fast_cache',
+    'fast_prefill',
+    'fast_loop',
+    'round_up',
 ]
 
 
@@ -281,3 +289,139 @@ def window_attention(window, sinks=0, first=0):
         return jax.nn.dot_product_attention(
             q, k, v, mask=(seen & (j <= t))[None, None])
     return attn_fn
+
+
+# from 07_fast_decode_jax, One Query Is Not Many
+def attend_row(q, ks, vs, mask):
+    """What one query of each head reads (B, 1, H, hd).
+
+    q: (B, 1, H, hd), ks and vs: (B, G, S, hd), mask: (B, 1, 1, S), True where
+    there is something to see.
+    """
+    (B, _, H, hd), G = q.shape, ks.shape[1]
+    q = q.reshape(B, G, H // G, hd) / hd**0.5
+    if B > 1 or jax.default_backend() != 'cpu':
+        scores = jnp.where(mask, jnp.einsum('bgrd,bgsd->bgrs', q, ks),
+                           -jnp.inf)
+        Y = jnp.einsum('bgrs,bgsd->bgrd', jax.nn.softmax(scores), vs)
+    else:  # a product for each head: XLA would turn the keys of a batch
+        scores = (jnp.where(mask[0, 0], q[0, g] @ ks[0, g].T, -jnp.inf)
+                  for g in range(G))
+        Y = jnp.stack([jax.nn.softmax(s) @ vs[0, g]
+                       for g, s in enumerate(scores)])
+    return Y.reshape(B, 1, H, hd)
+
+
+def fast_pass(model, X, ks, vs, t, starts):
+    """Logits (B, V) of the last of new tokens X (B, T), and the cache.
+
+    ks, vs: for each block an array (B, G, S, hd), in which the new rows go to
+    slots t, t + 1, ..; starts: (B,), the first slot of each text. T > 1 is
+    for a prompt, at t = 0.
+    """
+    T = X.shape[1]
+    slots = t + jnp.arange(T)                                # (T,)
+    seen = jnp.arange(T if T > 1 else ks[0].shape[2])
+    mask = (seen >= starts[:, None, None]) & (seen <= slots[:, None])
+    # a slot before the text sees itself: a mean over nothing would be nan
+    mask = (mask | (seen == slots[:, None]))[:, None]        # (B, 1, T, S)
+    h = model.token_emb(X)
+    if model.pos == 'learned':
+        h = h + model.pos_emb(jnp.maximum(slots - starts[:, None], 0))
+    new_ks, new_vs = [], []
+    for blk, k_room, v_room in zip(model.blks, ks, vs, strict=True):
+        z = blk.before_attention(h)
+        q, k, v = blk.attention.project(z, z, z, (t - starts)[:, None])
+        k_room, v_room = (jax.lax.dynamic_update_slice(
+            room, x.swapaxes(1, 2), (0, 0, t, 0))
+            for room, x in ((k_room, k), (v_room, v)))
+        Y = (attend_row(q, k_room, v_room, mask) if T == 1 else
+             jax.nn.dot_product_attention(q, k, v, mask=mask))
+        h = blk.after_attention(h, blk.attention.W_o(Y.reshape(h.shape)))
+        new_ks.append(k_room)
+        new_vs.append(v_room)
+    logits = model.token_emb.attend(model.norm(h[:, -1]))
+    return logits, tuple(new_ks), tuple(new_vs)
+
+
+# from 07_fast_decode_jax, One Call
+def fast_cache(model, batch_size, max_len):
+    """Empty keys and values, an array (B, G, S, hd) for each block."""
+    like, _ = jax.eval_shape(lambda: d2l.init_cache(
+        model, batch_size, max_len))
+    _, B, S, G, hd = like.shape
+    return tuple(tuple(jnp.zeros((B, G, S, hd), like.dtype)
+                       for _ in model.blks) for _ in 'kv')
+
+
+@functools.partial(
+    jax.jit, static_argnames=('greedy', 'top_k', 'room'))
+def fast_prefill(model, X, starts, key, temperature, greedy, top_k, room):
+    """The token (B, 1) after prompts X (B, T), and the cache."""
+    ks, vs = fast_cache(model, len(X), room)
+    logits, ks, vs = fast_pass(model, X, ks, vs, 0, starts)
+    X = d2l.sample_token(logits, 0 if greedy else temperature, top_k, key)
+    return X, ks, vs
+
+
+@functools.partial(
+    jax.jit, static_argnames=('greedy', 'top_k'),
+    donate_argnames=('ks', 'vs'))
+def fast_loop(model, X, ks, vs, t, starts, keys, count, temperature, greedy,
+              top_k):
+    """The next `count` tokens, X (B, 1) the first of them, and the cache.
+
+    keys: (S,), one for each token there is room for; returns ids (B, S), of
+    which the first `count` count.
+    """
+    def step(i, carry):
+        X, ks, vs, ids = carry
+        ids = jax.lax.dynamic_update_slice(ids, X, (0, i))
+        logits, ks, vs = fast_pass(model, X, ks, vs, t + i, starts)
+        X = d2l.sample_token(logits, 0 if greedy else temperature, top_k,
+                             keys[i + 1])
+        return X, ks, vs, ids
+
+    ids = jnp.zeros((len(X), len(keys)), jnp.int32)
+    X, ks, vs, ids = jax.lax.fori_loop(0, count - 1, step, (X, ks, vs, ids))
+    return jax.lax.dynamic_update_slice(ids, X, (0, count - 1)), ks, vs
+
+
+# from 07_fast_decode_jax, Writing with It
+def round_up(count, step=64):
+    """The next multiple of step: one compilation serves all up to it."""
+    return -(-count // step) * step
+
+
+@d2l.add_to_class(d2l.GPT)
+def generate_batch(self, prefixes, num_tokens, seed=0, temperature=1.0,
+                   top_k=None):
+    """`generate_fast` for several prefixes at once: a list for each."""
+    vocab_size = self.token_emb.num_embeddings
+    prefixes = [d2l.check_prompt(prefix, num_tokens, self.max_len, vocab_size)
+                for prefix in prefixes]
+    d2l.check_sampling(temperature, top_k)
+    if not prefixes or not num_tokens:
+        return prefixes
+    T = round_up(max(map(len, prefixes)))
+    room = round_up(T + num_tokens)
+    X = jnp.array([[0] * (T - len(prefix)) + prefix for prefix in prefixes],
+                  dtype=jnp.int32)
+    starts = jnp.array([T - len(prefix) for prefix in prefixes])
+    # as many as there is room for: each depends on the seed and its number
+    keys = jax.random.split(jax.random.key(seed), room)
+    how = float(temperature), temperature == 0, top_k
+    with d2l.evaluation(self) as model:
+        X, ks, vs = fast_prefill(model, X, starts, keys[0], *how, room)
+        ids, ks, vs = fast_loop(model, X, ks, vs, T, starts, keys,
+                                num_tokens, *how)
+    return [prefix + row[:num_tokens]
+            for prefix, row in zip(prefixes, ids.tolist(), strict=True)]
+
+
+@d2l.add_to_class(d2l.GPT)
+def generate_fast(self, prefix, num_tokens, seed=0, temperature=1.0,
+                  top_k=None):
+    """`generate_cached`, as one program: prefix + continuation, as ids."""
+    return self.generate_batch([prefix], num_tokens, seed, temperature,
+                               top_k)[0]

@@ -16,8 +16,9 @@ def rope(x, offset=0, base=10000):
     """Rotate each pair (x[..., 2i], x[..., 2i + 1]) by its position's angle.
 
     x: (B, H, T, hd), any layout that ends in (T, hd). offset: position of
-    the first row. Angles are fp32 whatever the type of x, which the result
-    keeps. ValueError if hd is odd. Source: RoFormer, 2021.
+    the first row, or (B, 1, 1) positions, one for each sequence. Angles are
+    fp32 whatever the type of x, which the result keeps. ValueError if hd is
+    odd. Source: RoFormer, 2021.
     """
     T, hd = x.shape[-2:]
     if hd % 2:
@@ -25,7 +26,7 @@ def rope(x, offset=0, base=10000):
     pairs = torch.arange(0, hd, 2, dtype=torch.float32, device=x.device)
     positions = offset + torch.arange(
         T, dtype=torch.float32, device=x.device)
-    angles = torch.outer(positions, base ** (-pairs / hd))  # (T, hd / 2)
+    angles = positions[..., None] * base ** (-pairs / hd)  # (.., T, hd / 2)
     cos, sin = angles.cos(), angles.sin()
     x1, x2 = x[..., 0::2].float(), x[..., 1::2].float()
     y = torch.stack((x1 * cos - x2 * sin, x1 * sin + x2 * cos), dim=-1)

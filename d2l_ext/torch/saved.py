@@ -7,7 +7,11 @@ What these notebooks mark #@save:
     04_gqa_torch
     05_low_rank_torch
     06_sinks_torch
+    07_fast_decode_torch
 """
+
+import copy
+import functools
 
 import torch
 from torch import nn
@@ -26,6 +30,17 @@ __all__ = [
     'squeeze',
     'lowrank_kv',
     'window_attention',
+    'turned',
+    'attend_row',
+    'row_times',
+    'RowLinear',
+    'twin',
+    'fast_block',
+    'fast_pass',
+    'fast_step',
+    'may_vary',
+    'can_compile',
+    'fast_cache',
 ]
 
 
@@ -221,3 +236,154 @@ def window_attention(window, sinks=0, first=0):
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=seen & (j <= t), enable_gqa=True)
     return attn_fn
+
+
+# from 07_fast_decode_torch, The Weights
+def turned(model):
+    """A copy of the model whose matrices lie column by column."""
+    model = copy.deepcopy(model)
+    for p in model.parameters():
+        if p.dim() == 2:
+            p.data = p.data.T.contiguous().T
+    return model.eval()
+
+
+# from 07_fast_decode_torch, One Query Is Not Many
+def attend_row(q, ks, vs, mask=None):
+    """What one query of each head reads (B, H, 1, hd).
+
+    q: (B, H, 1, hd), ks and vs: (B, G, S, hd), mask: (B, 1, 1, S), True where
+    there is something to see.
+    """
+    B, H, _, hd = q.shape
+    q = q.reshape(B, ks.shape[1], -1, hd)                    # (B, G, H/G, hd)
+    return (d2l.attention_weights(q, ks, mask) @ vs).reshape(B, H, 1, hd)
+
+
+# from 07_fast_decode_torch, One Call
+def row_times(x, W, bias=None):
+    """F.linear for a single row x, as a sum that a compiler makes a loop."""
+    y = (W * x.flatten()).sum(-1)
+    y = y if bias is None else y + bias
+    return y.reshape(*x.shape[:-1], -1)
+
+
+class RowLinear(nn.Linear):
+    """A linear map that writes the product with a single row as a sum."""
+
+    def forward(self, x):
+        times = row_times if x.numel() == x.shape[-1] else F.linear
+        return times(x, self.weight, self.bias)
+
+
+def twin(model):
+    """The same parameters in new modules, linear maps as `RowLinear`."""
+    model = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = RowLinear
+    return model.eval()
+
+
+@torch.compiler.nested_compile_region
+def fast_block(blk, h, k_room, v_room, slots, offset, mask):
+    """A block's output (B, T, D), of inputs h whose rows go to slots (T,)."""
+    z = blk.before_attention(h)
+    q, k, v = blk.attention.project(z, z, z, offset)
+    k_room.index_copy_(2, slots, k)
+    v_room.index_copy_(2, slots, v)
+    Y = (attend_row(q, k_room, v_room, mask) if len(slots) == 1 else
+         F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True))
+    Y = blk.attention.W_o(Y.transpose(1, 2).flatten(2))
+    return blk.after_attention(h, Y)
+
+
+def fast_pass(model, X, ks, vs, t, starts):
+    """Logits (B, V) of the last of new tokens X (B, T).
+
+    ks, vs: for each block a tensor (B, G, S, hd), in which the new rows go to
+    slots t, t + 1, ..; starts: (B,), the first slot of each text. T > 1 is
+    for a prompt, at t = 0.
+    """
+    T = X.shape[1]
+    slots = t + torch.arange(T, device=X.device)             # (T,)
+    seen = torch.arange(T if T > 1 else ks[0].shape[2], device=X.device)
+    mask = (seen >= starts[:, None, None]) & (seen <= slots[:, None])
+    # a slot before the text sees itself: a mean over nothing would be nan
+    mask = (mask | (seen == slots[:, None]))[:, None]        # (B, 1, T, S)
+    h = model.token_emb(X)
+    if model.pos == 'learned':
+        h = h + model.pos_emb((slots - starts[:, None]).clamp(min=0))
+    offset = (t - starts)[:, None, None]
+    for blk, k_room, v_room in zip(model.blks, ks, vs):  # noqa: B905
+        h = fast_block(blk, h, k_room, v_room, slots, offset, mask)
+    h = model.norm(h[:, -1])
+    times = row_times if len(h) == 1 else F.linear
+    return times(h, model.token_emb.weight)
+
+
+fast_step = torch.compile(
+    fast_pass, fullgraph=True, mode='reduce-overhead')
+
+
+def may_vary(ks, vs):
+    """Tell the compiler that the room differs from text to text."""
+    for room in (*ks, *vs):
+        torch._dynamo.mark_dynamic(room, 2)
+        if room.is_cuda:  # a graph writes to where it was recorded
+            torch._dynamo.mark_static_address(room)
+    return ks, vs
+
+
+# from 07_fast_decode_torch, Writing with It
+@functools.cache
+def can_compile():
+    """Whether `torch.compile` finds all it needs to build a program here."""
+    try:
+        torch.compile(lambda x: x + 1)(torch.ones(2, device=d2l.try_gpu()))
+    except Exception:  # whatever is missing, the plain pass does without
+        return False
+    return True
+
+
+def fast_cache(model, batch_size, max_len):
+    """Empty keys and values, a tensor (B, G, S, hd) for each block."""
+    attention, W = model.blks[0].attention, model.token_emb.weight
+    G = getattr(attention, 'num_kv_heads', attention.num_heads)
+    shape = batch_size, G, max_len, W.shape[1] // attention.num_heads
+    return [[W.new_zeros(shape) for _ in model.blks] for _ in 'kv']
+
+
+@d2l.add_to_class(d2l.GPT)
+@torch.inference_mode()
+def generate_batch(self, prefixes, num_tokens, temperature=1.0, top_k=None):
+    """`generate_fast` for several prefixes at once: a list for each."""
+    vocab_size, device = len(self.token_emb.weight), self.norm.weight.device
+    prefixes = [d2l.check_prompt(prefix, num_tokens, self.max_len, vocab_size)
+                for prefix in prefixes]
+    d2l.check_sampling(temperature, top_k)
+    if not prefixes or not num_tokens:
+        return prefixes
+    T = max(map(len, prefixes))
+    X = torch.tensor([[0] * (T - len(prefix)) + prefix
+                      for prefix in prefixes], device=device)
+    starts = torch.tensor([T - len(prefix) for prefix in prefixes],
+                          device=device)
+    ks, vs = may_vary(*fast_cache(self, len(X), T + num_tokens))
+    step, model = ((fast_step, twin(self)) if can_compile() else
+                   (fast_pass, turned(self)))
+    ids, t = [X], torch.zeros((), dtype=torch.long, device=device)
+    for i in range(num_tokens):
+        logits = (step if i else fast_pass)(model, X, ks, vs, t, starts)
+        t = t + X.shape[1]
+        X = d2l.sample_token(logits, temperature, top_k)     # (B, 1)
+        ids.append(X)
+    ids = torch.cat(ids, dim=1).tolist()
+    return [row[start:] for row, start in zip(ids, starts.tolist(),
+                                              strict=True)]
+
+
+@d2l.add_to_class(d2l.GPT)
+def generate_fast(self, prefix, num_tokens, temperature=1.0, top_k=None):
+    """`generate_cached`, compiled: prefix + continuation, a list of ids."""
+    return self.generate_batch([prefix], num_tokens, temperature, top_k)[0]

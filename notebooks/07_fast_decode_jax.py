@@ -1,0 +1,578 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Decode at the Speed of Memory
+#
+# A decode step has to read every weight and the cache once. On the machine of
+# the book the step that we built is twenty times slower than that, on two
+# cores of a CPU about four times. Nobody can make the bytes fewer without
+# changing the model. But everything that a step does *besides* reading them
+# can go.
+#
+# In this lesson we take the step of the first lesson and change one thing at a
+# time, with the reason and the gain of each, until most of what is left is
+# reading. Then we write with it, one text or several at once.
+
+# %%
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from d2l_ext import jax as d2l
+
+run = d2l.current_run()
+print(run)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# run: profile {profile}, text {text}, checkpoint {checkpoint}
+# ```
+
+# %%
+# megabytes: of the array that we read to measure the machine; context: of the
+# step that we make faster; contexts: of the last one; prompt: of the prefill;
+# new: tokens that we write; share: of the ceiling, what we have to reach
+sizes = {
+    'small': dict(megabytes=(512,), context=1024, contexts=(128, 1024, 2048),
+                  prompt=256, new=24, reps=5, share=0.25),
+    'full': dict(megabytes=(1024,), context=2048,
+                 contexts=(128, 1024, 2048, 4096), prompt=2048, new=128,
+                 reps=20, share=0.05),
+}[run.profile]
+
+# %% [markdown]
+# ## Where We Start
+#
+# The model has GPT-2's size. Its step is the one of the first lesson, behind a
+# context of many tokens, and the ceiling is the time in which the machine
+# could read the weights and the cache once. Other programs share the memory of
+# a machine, so its bandwidth changes from minute to minute: we measure it anew
+# beside each step, and compare shares, not milliseconds.
+
+# %%
+L, H, hd = 12, 12, 64
+model = d2l.GPT(50257, L * hd, H, L, max_len=8192)
+model.eval()
+N = sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
+n, X = sizes['context'], jnp.zeros((1, 1), jnp.int32)
+steps, shares = {}, {}
+
+def ceiling(n):
+    """Seconds to read once what a step after n tokens has to read."""
+    moved = d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
+    return moved / max(d2l.read_bandwidth(sizes['megabytes'], 5).values())
+
+def measure(name, step, count=1):
+    """Note seconds and share of the ceiling of a step, and print them."""
+    least = ceiling(n)
+    steps[name] = d2l.timeit(step, sizes['reps']) / count
+    shares[name] = min(least, ceiling(n)) / steps[name]
+    print(f'{name}: {1e3 * steps[name]:.0f} ms per step, '
+          f'{100 * shares[name]:.0f} % of the ceiling')
+
+def stacked_cache(n):
+    """Keys and values of n tokens and room for one, as in lesson 01."""
+    return jax.random.normal(jax.random.key(0), (2, L, 1, n + 1, H, hd))
+
+print(f'to read: {d2l.bytes_moved(N) / 1e6:.0f} MB of weights, '
+      f'{d2l.cache_bytes(L, H, hd, n) / 1e6:.0f} MB of cache')
+ks, vs = stacked_cache(n)
+measure('lesson 01', lambda: d2l.cached_forward(model, ks, vs, X, n)[0])
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# to read: 494 MB of weights, 75 MB of cache
+# lesson 01: ~130 ms per step, ~22 % of the ceiling
+# ```
+#
+# The book's step on its card takes about ten milliseconds. No run of ours has
+# measured a GPU in this lesson: the other times in blocks for `full` are
+# placeholders.
+#
+# ```output full
+# to read: 494 MB of weights, 151 MB of cache
+# lesson 01: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## Room Made Once
+
+# %% [markdown] tags=["backend-only"] why="torch writes into what it is given"
+# Our buffers have their final size from the start, but the step of the first
+# lesson must not change them: its caller may want to go on from the old ones.
+# So XLA copies all keys and values to write one new row. *Donating* the
+# buffers tells XLA that nobody will look at them again. Then it writes the row
+# into its place.
+
+# %%
+class InTurn:
+    """Calls step(ks, vs), which gives both away, with what it gave last."""
+
+    def __init__(self, step, ks, vs):
+        self.step, self.cache = step, (ks, vs)
+
+    def __call__(self):
+        found, *self.cache = self.step(*self.cache)
+        return found
+
+measure('buffers', InTurn(
+    lambda ks, vs: d2l.donated_chunk(model, ks, vs, X, n), ks, vs))
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# buffers: ~75 ms per step, ~40 % of the ceiling
+# ```
+# ```output full
+# buffers: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## Logits of the Last Token Only
+#
+# A prompt of many tokens asks for one row of logits: that of its last token.
+# The table of embeddings, with which logits are made, is the largest matrix of
+# the model, so the rows that nobody reads are a good part of the prefill. A
+# decode step has one row anyway; it gains nothing here.
+
+# %%
+@jax.jit
+def all_logits(model, h):
+    return model.token_emb.attend(h)
+
+@jax.jit
+def full_pass(model, X):
+    return model(X)
+
+def head_seconds(rows):
+    """Seconds to make logits of so many tokens."""
+    h = jax.random.normal(jax.random.key(0), (1, rows, L * hd))
+    return d2l.timeit(lambda: all_logits(model, h), reps=3)
+
+def prefill_seconds(rows):
+    """Seconds of a pass over a prompt, with logits of all its tokens."""
+    X = jnp.zeros((1, rows), jnp.int32)
+    return d2l.timeit(lambda: full_pass(model, X), reps=3)
+
+T = sizes['prompt']
+head = {rows: head_seconds(rows) for rows in (1, T)}
+print(f'a pass over {T} tokens: {1e3 * prefill_seconds(T):.0f} ms')
+print(f'of it logits: {1e3 * head[T]:.0f} ms for all, '
+      f'{1e3 * head[1]:.0f} ms for the last')
+assert head[1] < head[T], f'one row {head[1]:.4f} s, all {head[T]:.4f} s'
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# a pass over 256 tokens: ~900 ms
+# of it logits: ~250 ms for all, ~11 ms for the last
+# ```
+# ```output full
+# a pass over 2048 tokens: ~37 ms
+# of it logits: ~10 ms for all, ~1 ms for the last
+# ```
+
+# %% [markdown]
+# ## The Weights
+
+# %% [markdown] tags=["backend-only"] why="about the call of a jitted function"
+# A model is a tree of modules, and a compiled function takes arrays. So at
+# each call JAX walks through the tree to collect some hundred arrays, and
+# builds modules around them again inside. The lesson on the roofline tried
+# both layouts of a weight and found no clear winner for XLA; what we can
+# change is the walk: split the model once, into its structure and its arrays,
+# and pass the arrays alone.
+
+# %%
+graphdef, state = nnx.split(model)
+
+@functools.partial(jax.jit, donate_argnames=('ks', 'vs'))
+def split_chunk(state, ks, vs, X, t):
+    return d2l.forward_chunk(nnx.merge(graphdef, state), ks, vs, X, t)
+
+measure('weights', InTurn(
+    lambda ks, vs: split_chunk(state, ks, vs, X, n), *stacked_cache(n)))
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# weights: ~70 ms per step, ~42 % of the ceiling
+# ```
+# ```output full
+# weights: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## One Query Is Not Many
+#
+# Kernels for attention are made for many queries: their art is to keep a table
+# of scores, one for each query and key, out of memory. One query has one row
+# of scores for each head, and nothing to keep out. What is left is two
+# products of a row with a matrix: scores $q K^\top$, and the mean of values,
+# $w V$. Heads that share keys and values are rows of one product.
+
+# %% [markdown] tags=["backend-only"] why="about batched products in XLA"
+# The kernel, and the product over all heads at once, want keys in another
+# order than the cache has, and XLA turns them, all of them, at each step. So
+# we keep the cache as (B, G, S, hd), one matrix for each head, and write one
+# product for each. That is more text in the compiled program, and less work.
+# (On a GPU a product over all heads is the better choice.)
+
+# %%
+def attend_row(q, ks, vs, mask):  #@save
+    """What one query of each head reads (B, 1, H, hd).
+
+    q: (B, 1, H, hd), ks and vs: (B, G, S, hd), mask: (B, 1, 1, S), True where
+    there is something to see.
+    """
+    (B, _, H, hd), G = q.shape, ks.shape[1]
+    q = q.reshape(B, G, H // G, hd) / hd**0.5
+    if B > 1 or jax.default_backend() != 'cpu':
+        scores = jnp.where(mask, jnp.einsum('bgrd,bgsd->bgrs', q, ks),
+                           -jnp.inf)
+        Y = jnp.einsum('bgrs,bgsd->bgrd', jax.nn.softmax(scores), vs)
+    else:  # a product for each head: XLA would turn the keys of a batch
+        scores = (jnp.where(mask[0, 0], q[0, g] @ ks[0, g].T, -jnp.inf)
+                  for g in range(G))
+        Y = jnp.stack([jax.nn.softmax(s) @ vs[0, g]
+                       for g, s in enumerate(scores)])
+    return Y.reshape(B, 1, H, hd)
+
+def fast_pass(model, X, ks, vs, t, starts):  #@save
+    """Logits (B, V) of the last of new tokens X (B, T), and the cache.
+
+    ks, vs: for each block an array (B, G, S, hd), in which the new rows go to
+    slots t, t + 1, ..; starts: (B,), the first slot of each text. T > 1 is
+    for a prompt, at t = 0.
+    """
+    T = X.shape[1]
+    slots = t + jnp.arange(T)                                # (T,)
+    seen = jnp.arange(T if T > 1 else ks[0].shape[2])
+    mask = (seen >= starts[:, None, None]) & (seen <= slots[:, None])
+    # a slot before the text sees itself: a mean over nothing would be nan
+    mask = (mask | (seen == slots[:, None]))[:, None]        # (B, 1, T, S)
+    h = model.token_emb(X)
+    if model.pos == 'learned':
+        h = h + model.pos_emb(jnp.maximum(slots - starts[:, None], 0))
+    new_ks, new_vs = [], []
+    for blk, k_room, v_room in zip(model.blks, ks, vs, strict=True):
+        z = blk.before_attention(h)
+        q, k, v = blk.attention.project(z, z, z, (t - starts)[:, None])
+        k_room, v_room = (jax.lax.dynamic_update_slice(
+            room, x.swapaxes(1, 2), (0, 0, t, 0))
+            for room, x in ((k_room, k), (v_room, v)))
+        Y = (attend_row(q, k_room, v_room, mask) if T == 1 else
+             jax.nn.dot_product_attention(q, k, v, mask=mask))
+        h = blk.after_attention(h, blk.attention.W_o(Y.reshape(h.shape)))
+        new_ks.append(k_room)
+        new_vs.append(v_room)
+    logits = model.token_emb.attend(model.norm(h[:, -1]))
+    return logits, tuple(new_ks), tuple(new_vs)
+
+@functools.partial(jax.jit, donate_argnames=('ks', 'vs'))
+def split_pass(state, X, ks, vs, t, starts):
+    return fast_pass(nnx.merge(graphdef, state), X, ks, vs, t, starts)
+
+def full_cache(n, room=1):
+    """Keys and values of n tokens and some room: an array for each block."""
+    keys = jax.random.split(jax.random.key(0), (2, L))
+    return tuple(tuple(jax.random.normal(key, (1, H, n + room, hd))
+                       for key in half) for half in keys)
+
+one = jnp.zeros(1, jnp.int32)                                # starts at slot 0
+measure('attention', InTurn(lambda ks, vs: split_pass(
+    state, X, ks, vs, n, one), *full_cache(n)))
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# attention: ~65 ms per step, ~45 % of the ceiling
+# ```
+# ```output full
+# attention: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## One Call
+#
+# What is left besides reading is the cost of asking for work.
+
+# %% [markdown] tags=["backend-only"] why="JAX can keep the loop on the device"
+# A compiled step is already one call. But each token is drawn by another
+# program, and Python has to hand the result of one to the next, with the whole
+# tree of arrays. We put the loop itself into the program: step, draw, step,
+# draw. Python is called once for the text.
+#
+# A program is compiled for its shapes. If each length of a prompt and of a
+# text had its own, we would wait for the compiler more often than for the
+# model. So the room is rounded up to a multiple of 64, the number of tokens to
+# write is a traced number, and a prompt is padded on its *left*, where a mask
+# hides what was added. The price is to read some slots that are empty.
+
+# %%
+def fast_cache(model, batch_size, max_len):  #@save
+    """Empty keys and values, an array (B, G, S, hd) for each block."""
+    like, _ = jax.eval_shape(lambda: d2l.init_cache(
+        model, batch_size, max_len))
+    _, B, S, G, hd = like.shape
+    return tuple(tuple(jnp.zeros((B, G, S, hd), like.dtype)
+                       for _ in model.blks) for _ in 'kv')
+
+@functools.partial(  #@save
+    jax.jit, static_argnames=('greedy', 'top_k', 'room'))
+def fast_prefill(model, X, starts, key, temperature, greedy, top_k, room):
+    """The token (B, 1) after prompts X (B, T), and the cache."""
+    ks, vs = fast_cache(model, len(X), room)
+    logits, ks, vs = fast_pass(model, X, ks, vs, 0, starts)
+    X = d2l.sample_token(logits, 0 if greedy else temperature, top_k, key)
+    return X, ks, vs
+
+@functools.partial(  #@save
+    jax.jit, static_argnames=('greedy', 'top_k'),
+    donate_argnames=('ks', 'vs'))
+def fast_loop(model, X, ks, vs, t, starts, keys, count, temperature, greedy,
+              top_k):
+    """The next `count` tokens, X (B, 1) the first of them, and the cache.
+
+    keys: (S,), one for each token there is room for; returns ids (B, S), of
+    which the first `count` count.
+    """
+    def step(i, carry):
+        X, ks, vs, ids = carry
+        ids = jax.lax.dynamic_update_slice(ids, X, (0, i))
+        logits, ks, vs = fast_pass(model, X, ks, vs, t + i, starts)
+        X = d2l.sample_token(logits, 0 if greedy else temperature, top_k,
+                             keys[i + 1])
+        return X, ks, vs, ids
+
+    ids = jnp.zeros((len(X), len(keys)), jnp.int32)
+    X, ks, vs, ids = jax.lax.fori_loop(0, count - 1, step, (X, ks, vs, ids))
+    return jax.lax.dynamic_update_slice(ids, X, (0, count - 1)), ks, vs
+
+# %%
+def looped(n, count=17):
+    """`count - 1` steps after n tokens, as one call."""
+    ks, vs = full_cache(n, count)
+    keys = jax.random.split(jax.random.key(0), n + count)
+    return InTurn(lambda ks, vs: fast_loop(
+        model, X, ks, vs, n, one, keys, count, 1.0, True, None), ks, vs)
+
+first = split_pass(state, X, *full_cache(n), n, one)[0]
+last = d2l.forward_chunk(model, *(jnp.stack(x).swapaxes(2, 3)
+                                  for x in full_cache(n)), X, n)[0]
+print(f'compiled and not: logits differ by {jnp.abs(first - last).max():.1e}')
+measure('one call', looped(n), count=16)
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# compiled and not: logits differ by <1e-4
+# one call: ~45 ms per step, ~65 % of the ceiling
+# ```
+# ```output full
+# compiled and not: logits differ by <1e-3
+# one call: ~2 ms per step, ~30 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## The Waterfall
+#
+# All changes in one picture: each bar is what a step takes after one more
+# change, and the line is the ceiling at the bandwidth of this minute.
+
+# %%
+least = ceiling(n)
+axes = d2l.show_bars(list(steps), [1e3 * t for t in steps.values()],
+                     'time per step (ms)', line=1e3 * least,
+                     line_label='bytes / bandwidth')
+print(f'from {100 * shares["lesson 01"]:.0f} % of the ceiling to '
+      f'{100 * shares["one call"]:.0f} %: '
+      f'{steps["lesson 01"] / steps["one call"]:.1f} times as fast')
+assert steps['one call'] < 0.8 * steps['lesson 01'], steps
+assert sizes['share'] < shares['one call'] < 1.3, shares
+
+# %% [markdown] tags=["expected"]
+# ```output
+# from ~22 % of the ceiling to ~65 %: ~3 times as fast
+# [figure]
+# ```
+
+# %% [markdown] tags=["backend-only"] why="the bars are of this backend"
+# The largest gain is the first, not to copy a cache; keys that need not be
+# turned come next. What is left lies in the products with weights, which read
+# at about three quarters of the bandwidth, and in attention: XLA's loops for
+# one row and the keys of a head use one lane of the processor where they could
+# use eight.
+
+# %% [markdown]
+# ## Does It Grow as Bytes Do?
+#
+# If a step is bound by reading, a longer context costs the time of the bytes
+# it adds, and nothing else. We compare how the step grows with how its bytes
+# grow.
+
+# %%
+def fast_seconds(n):
+    """Seconds of a step of the loop after n tokens."""
+    return d2l.timeit(looped(n), sizes['reps']) / 16
+
+by_context = {n: fast_seconds(n) for n in sizes['contexts']}
+moved = {n: d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
+         for n in by_context}
+short, *_, long = by_context
+for n, t in by_context.items():
+    print(f'n={n:5}: {moved[n] / moved[short]:.2f} times the bytes, '
+          f'{t / by_context[short]:.2f} times the time')
+growth = by_context[long] / by_context[short] / (moved[long] / moved[short])
+assert growth < 2, f'{growth:.2f} times as much as the bytes: {by_context}'
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# n=  128: 1.00 times the bytes, 1.00 times the time
+# n= 1024: 1.13 times the bytes, ~1.2 times the time
+# n= 2048: 1.28 times the bytes, ~1.5 times the time
+# ```
+# ```output full
+# n=  128: 1.00 times the bytes, 1.00 times the time
+# n= 1024: 1.13 times the bytes, ~1.2 times the time
+# n= 2048: 1.28 times the bytes, ~1.4 times the time
+# n= 4096: 1.58 times the bytes, ~1.8 times the time
+# ```
+
+# %% [markdown] tags=["backend-only"] why="it differs by backend"
+# Sixteen times the context costs more here than its bytes do: XLA's loops for
+# attention read the cache at a fraction of the bandwidth. So bytes explain the
+# step where weights dominate, at short contexts, and less of it the longer the
+# text. (We allow a factor of two, on a machine that others use, too.)
+
+# %% [markdown]
+# ## Writing with It
+#
+# Now the pieces become a function, for any model of ours and any number of
+# texts. Texts of different length end at the same slot: each prompt is padded
+# on its *left*, and `starts` says where it begins. Its positions count from
+# there, and the mask hides what lies before. So the newest token of each text
+# is in the same slot, and one step serves them all.
+#
+# Tokens are drawn as in the first lesson, from the same random numbers. A text
+# alone is a batch of one.
+
+# %%
+def round_up(count, step=64):  #@save
+    """The next multiple of step: one compilation serves all up to it."""
+    return -(-count // step) * step
+
+@d2l.add_to_class(d2l.GPT)  #@save
+def generate_batch(self, prefixes, num_tokens, seed=0, temperature=1.0,
+                   top_k=None):
+    """`generate_fast` for several prefixes at once: a list for each."""
+    vocab_size = self.token_emb.num_embeddings
+    prefixes = [d2l.check_prompt(prefix, num_tokens, self.max_len, vocab_size)
+                for prefix in prefixes]
+    d2l.check_sampling(temperature, top_k)
+    if not prefixes or not num_tokens:
+        return prefixes
+    T = round_up(max(map(len, prefixes)))
+    room = round_up(T + num_tokens)
+    X = jnp.array([[0] * (T - len(prefix)) + prefix for prefix in prefixes],
+                  dtype=jnp.int32)
+    starts = jnp.array([T - len(prefix) for prefix in prefixes])
+    # as many as there is room for: each depends on the seed and its number
+    keys = jax.random.split(jax.random.key(seed), room)
+    how = float(temperature), temperature == 0, top_k
+    with d2l.evaluation(self) as model:
+        X, ks, vs = fast_prefill(model, X, starts, keys[0], *how, room)
+        ids, ks, vs = fast_loop(model, X, ks, vs, T, starts, keys,
+                                num_tokens, *how)
+    return [prefix + row[:num_tokens]
+            for prefix, row in zip(prefixes, ids.tolist(), strict=True)]
+
+@d2l.add_to_class(d2l.GPT)  #@save
+def generate_fast(self, prefix, num_tokens, seed=0, temperature=1.0,
+                  top_k=None):
+    """`generate_cached`, as one program: prefix + continuation, as ids."""
+    return self.generate_batch([prefix], num_tokens, seed, temperature,
+                               top_k)[0]
+
+# %% [markdown]
+# A pretrained model and a greedy text: the fast loop has to write the same
+# tokens as the cached loop of the first lesson. Both are called once before
+# they are timed, since the first call compiles.
+
+# %%
+lm, encoding, name = d2l.load_checkpoint()
+prompt = encoding.encode_ordinary('The time machine stood in the corner. It')
+loops = {'cached': lm.generate_cached, 'fast': lm.generate_fast}
+texts, rates = {}, {}
+for loop, generate in loops.items():
+    texts[loop] = generate(prompt, sizes['new'], temperature=0)
+    rates[loop] = sizes['new'] / d2l.timeit(
+        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=3)
+same = sum(a == b for a, b in zip(texts['cached'], texts['fast'], strict=True))
+print(f'{name}: {same} of {len(texts["fast"])} equal')
+d2l.print_wrapped(encoding.decode(texts['fast']))
+print(f'cached {rates["cached"]:.1f} tokens/s, fast {rates["fast"]:.1f}')
+
+# %% [markdown] tags=["expected"]
+# ```output
+# {checkpoint}: ~33 of ~33 equal
+# The time machine stood in the corner. It~…
+# ~…
+# cached ~10 tokens/s, fast ~15
+# ```
+
+# %% [markdown]
+# ## Several Texts at Once
+#
+# Weights that are read for one text serve the others as well. Each row of a
+# batch has to be what its prompt gives alone, whatever stands beside it.
+
+# %%
+prompts = [encoding.encode_ordinary(text) for text in (
+    'In the year 802,701', 'It was a dark night, and the wind',
+    'The', 'He took the lamp in his hand and')]
+together = lm.generate_batch(prompts, sizes['new'], temperature=0)
+alone = [lm.generate_fast(prompt, sizes['new'], temperature=0)
+         for prompt in prompts]
+print(f'prompts of {sorted(map(len, prompts))} tokens; alone and together '
+      f'equal: {sum(a == b for a, b in zip(alone, together, strict=True))} '
+      f'of {len(prompts)}')
+seconds = d2l.timeit(lambda: lm.generate_batch(
+    prompts, sizes['new'], temperature=0), reps=2)
+print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2
+# prompts of [1, 8, 9, 12] tokens; alone and together equal: 4 of 4
+# together ~20 tokens/s
+# ```
+# ```output gpt2
+# prompts of [1, 8, 9, 10] tokens; alone and together equal: ~4 of 4
+# together ~20 tokens/s
+# ```
+
+# %% [markdown]
+# On two cores the gain is small: a few rows already lie near the ridge of the
+# machine, and the libraries' products with a handful of rows reach only a part
+# of what they do with many. On a card whose ridge lies at eighty operations
+# per byte, dozens of texts cost hardly more than one.
+#
+# ## What This Shows, and What It Does Not
+#
+# * A step that is bound by reading gets faster by not doing other things:
+#   copying a cache, starting small operations, turning keys over, handing
+#   arrays back and forth. None of it changes a single number of the model.
+# * Each gain was measured on the step that the one before had left. In another
+#   order the bars would be others; a change that gains nothing alone may be
+#   what makes the next one possible.
+# * What is left to the ceiling is in the loops that compilers and libraries
+#   write. Our bandwidth is that of a plain read, which is the best of all
+#   loops.
+# * To go beyond this ceiling, the bytes have to become fewer: shared heads,
+#   weights of 16, 8 or 4 bits, or several tokens for each read, drafted by a
+#   smaller model. All of these change what is computed, or how much.
+# * `make bench` compares all the ways to decode with each other, and with a
+#   library that you would use otherwise, on your machine.

@@ -1,0 +1,597 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Decode at the Speed of Memory
+#
+# A decode step has to read every weight and the cache once. On the machine of
+# the book the step that we built is twenty times slower than that, on two
+# cores of a CPU about four times. Nobody can make the bytes fewer without
+# changing the model. But everything that a step does *besides* reading them
+# can go.
+#
+# In this lesson we take the step of the first lesson and change one thing at a
+# time, with the reason and the gain of each, until most of what is left is
+# reading. Then we write with it, one text or several at once.
+
+# %%
+import copy
+import functools
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from d2l_ext import torch as d2l
+
+run = d2l.current_run()
+device = d2l.try_gpu()
+print(run)
+
+# %% [markdown] tags=["expected"]
+# ```output
+# run: profile {profile}, text {text}, checkpoint {checkpoint}
+# ```
+
+# %%
+# megabytes: of the array that we read to measure the machine; context: of the
+# step that we make faster; contexts: of the last one; prompt: of the prefill;
+# new: tokens that we write; share: of the ceiling, what we have to reach
+sizes = {
+    'small': dict(megabytes=(512,), context=1024, contexts=(128, 1024, 2048),
+                  prompt=256, new=24, reps=9, share=0.25),
+    'full': dict(megabytes=(1024,), context=2048,
+                 contexts=(128, 1024, 2048, 4096), prompt=2048, new=128,
+                 reps=20, share=0.05),
+}[run.profile]
+
+# %% [markdown]
+# ## Where We Start
+#
+# The model has GPT-2's size. Its step is the one of the first lesson, behind a
+# context of many tokens, and the ceiling is the time in which the machine
+# could read the weights and the cache once. Other programs share the memory of
+# a machine, so its bandwidth changes from minute to minute: we measure it anew
+# beside each step, and compare shares, not milliseconds.
+
+# %%
+L, H, hd = 12, 12, 64
+torch.manual_seed(0)
+model = d2l.GPT(50257, L * hd, H, L, max_len=8192).to(device).eval()
+N = sum(p.numel() for p in model.parameters())
+n, X = sizes['context'], torch.zeros(1, 1, dtype=torch.long, device=device)
+steps, shares = {}, {}
+
+def ceiling(n):
+    """Seconds to read once what a step after n tokens has to read."""
+    moved = d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
+    return moved / max(d2l.read_bandwidth(sizes['megabytes'], 5).values())
+
+def measure(name, step):
+    """Note seconds and share of the ceiling of a step, and print them."""
+    least = ceiling(n)
+    steps[name] = d2l.timeit(step, sizes['reps'])
+    shares[name] = min(least, ceiling(n)) / steps[name]
+    print(f'{name}: {1e3 * steps[name]:.0f} ms per step, '
+          f'{100 * shares[name]:.0f} % of the ceiling')
+
+@torch.inference_mode()
+def full_cache(n, batch=1):
+    """Keys and values of n tokens and room for one: two lists of arrays."""
+    return [[torch.randn(batch, H, n + 1, hd, device=device)
+             for _ in range(L)] for _ in 'kv']
+
+ks, vs = full_cache(n)
+grown = [{'k': k[:, :, :n].clone(), 'v': v[:, :, :n].clone()}
+         for k, v in zip(ks, vs, strict=True)]
+
+@torch.inference_mode()
+def step_of_01():
+    return model.forward_cached(X, [dict(cache) for cache in grown])
+
+print(f'to read: {d2l.bytes_moved(N) / 1e6:.0f} MB of weights, '
+      f'{d2l.cache_bytes(L, H, hd, n) / 1e6:.0f} MB of cache')
+measure('lesson 01', step_of_01)
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# to read: 494 MB of weights, 75 MB of cache
+# lesson 01: ~130 ms per step, ~22 % of the ceiling
+# ```
+#
+# The book's step on its card takes about ten milliseconds. No run of ours has
+# measured a GPU in this lesson: the other times in blocks for `full` are
+# placeholders.
+#
+# ```output full
+# to read: 494 MB of weights, 151 MB of cache
+# lesson 01: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## Room Made Once
+
+# %% [markdown] tags=["backend-only"] why="JAX has fixed buffers anyway"
+# The cache of the first lesson grows by concatenation: each step asks for room
+# for all keys and values, copies the old ones there, and gives the old room
+# back. All of that for one new row. If we know how long the text may become,
+# we make room once, write the new row into its place, and attend to the slice
+# that is filled. A slice is a view: nothing is copied.
+
+# %%
+def fused(q, k, v):
+    """The kernel for attention; one query sees all there is."""
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+@torch.inference_mode()
+def plain_step(model, X, ks, vs, t, attend):
+    """Logits (B, V) of tokens X (B, 1), whose rows go to slot t."""
+    h = model.token_emb(X)
+    for blk, k_room, v_room in zip(model.blks, ks, vs, strict=True):
+        z = blk.before_attention(h)
+        q, k, v = blk.attention.project(z, z, z, t)
+        k_room[:, :, t:t + 1], v_room[:, :, t:t + 1] = k, v
+        Y = attend(q, k_room[:, :, :t + 1], v_room[:, :, :t + 1])
+        Y = blk.attention.W_o(Y.transpose(1, 2).flatten(2))
+        h = blk.after_attention(h, Y)
+    return model.norm(h[:, -1]) @ model.token_emb.weight.T
+
+measure('buffers', lambda: plain_step(model, X, ks, vs, n, fused))
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# buffers: ~75 ms per step, ~40 % of the ceiling
+# ```
+# ```output full
+# buffers: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## Logits of the Last Token Only
+#
+# A prompt of many tokens asks for one row of logits: that of its last token.
+# The table of embeddings, with which logits are made, is the largest matrix of
+# the model, so the rows that nobody reads are a good part of the prefill. A
+# decode step has one row anyway; it gains nothing here.
+
+# %%
+@torch.inference_mode()
+def head_seconds(rows):
+    """Seconds to make logits of so many tokens."""
+    h = torch.randn(1, rows, L * hd, device=device)
+    return d2l.timeit(lambda: h @ model.token_emb.weight.T, reps=3)
+
+@torch.inference_mode()
+def prefill_seconds(rows):
+    """Seconds of a pass over a prompt, with logits of all its tokens."""
+    X = torch.zeros(1, rows, dtype=torch.long, device=device)
+    return d2l.timeit(lambda: model(X), reps=3)
+
+T = sizes['prompt']
+head = {rows: head_seconds(rows) for rows in (1, T)}
+print(f'a pass over {T} tokens: {1e3 * prefill_seconds(T):.0f} ms')
+print(f'of it logits: {1e3 * head[T]:.0f} ms for all, '
+      f'{1e3 * head[1]:.0f} ms for the last')
+assert head[1] < head[T], f'one row {head[1]:.4f} s, all {head[T]:.4f} s'
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# a pass over 256 tokens: ~900 ms
+# of it logits: ~250 ms for all, ~11 ms for the last
+# ```
+# ```output full
+# a pass over 2048 tokens: ~37 ms
+# of it logits: ~10 ms for all, ~1 ms for the last
+# ```
+
+# %% [markdown]
+# ## The Weights
+
+# %% [markdown] tags=["backend-only"] why="about the layout that MKL likes"
+# Most of the step is products of one row with a matrix. `nn.Linear` keeps its
+# weight as (out, in), a row for each output. The library behind it reads that
+# matrix at well under the bandwidth if there is only one row to multiply, and
+# faster if the same numbers lie as (in, out), transposed *in memory*. A
+# tensor's shape says nothing about that order: `W.T.contiguous().T` has the
+# shape and the values of `W`, with its columns side by side. So the modules
+# stay as they are. (The lesson on the roofline measured both ways; which is
+# better is a matter of the library and the machine.)
+
+# %%
+def turned(model):  #@save
+    """A copy of the model whose matrices lie column by column."""
+    model = copy.deepcopy(model)
+    for p in model.parameters():
+        if p.dim() == 2:
+            p.data = p.data.T.contiguous().T
+    return model.eval()
+
+columns = turned(model)
+measure('weights', lambda: plain_step(columns, X, ks, vs, n, fused))
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# weights: ~70 ms per step, ~42 % of the ceiling
+# ```
+# ```output full
+# weights: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## One Query Is Not Many
+#
+# Kernels for attention are made for many queries: their art is to keep a table
+# of scores, one for each query and key, out of memory. One query has one row
+# of scores for each head, and nothing to keep out. What is left is two
+# products of a row with a matrix: scores $q K^\top$, and the mean of values,
+# $w V$. Heads that share keys and values are rows of one product.
+
+# %% [markdown] tags=["backend-only"] why="about the fused kernel of a CPU"
+# Written as two products, attention is no faster here than the kernel, which
+# has a case for this. It gains in another way: products are something that the
+# compiler of the next section can look into.
+
+# %%
+def attend_row(q, ks, vs, mask=None):  #@save
+    """What one query of each head reads (B, H, 1, hd).
+
+    q: (B, H, 1, hd), ks and vs: (B, G, S, hd), mask: (B, 1, 1, S), True where
+    there is something to see.
+    """
+    B, H, _, hd = q.shape
+    q = q.reshape(B, ks.shape[1], -1, hd)                    # (B, G, H/G, hd)
+    return (d2l.attention_weights(q, ks, mask) @ vs).reshape(B, H, 1, hd)
+
+measure('attention', lambda: plain_step(columns, X, ks, vs, n, attend_row))
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# attention: ~65 ms per step, ~45 % of the ceiling
+# ```
+# ```output full
+# attention: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## One Call
+#
+# What is left besides reading is the cost of asking for work.
+
+# %% [markdown] tags=["backend-only"] why="PyTorch runs operation by operation"
+# A step of twelve blocks is some five hundred operations, each called from
+# Python, each started, most of them on a single row. A model so narrow that it
+# moves next to nothing shows what that takes. `torch.compile` turns the step
+# into one program. Three things make it a good one:
+#
+# * **One block.** All blocks do the same, so `nested_compile_region` has the
+#   compiler work on a block once, not twelve times.
+# * **Sums.** A product of one row with a matrix is a sum along each row of
+#   $W$, `(W * x).sum(-1)`. Uncompiled that would be a waste, it writes $W * x$
+#   out; compiled it becomes a loop that reads $W$ once, where it lies, and is
+#   faster than the library. So we exchange the class of the linear maps in a
+#   twin of the model, which shares all its parameters, and no other layout is
+#   needed.
+# * **One program for every step.** What changes from step to step, the slot
+#   `t`, is a tensor, and the room is attended to as a whole, under a mask. (Of
+#   its length the compiler is told that it may vary.) On CUDA the mode
+#   `reduce-overhead` records the step as a *graph*, so that the host starts it
+#   with one call; no run of ours has tried that.
+#
+# The program is built when it is first called, which takes some ten seconds,
+# and needs a C++ compiler. Without one, `generate_fast` falls back to
+# `turned`.
+
+# %%
+def row_times(x, W, bias=None):  #@save
+    """F.linear for a single row x, as a sum that a compiler makes a loop."""
+    y = (W * x.flatten()).sum(-1)
+    y = y if bias is None else y + bias
+    return y.reshape(*x.shape[:-1], -1)
+
+class RowLinear(nn.Linear):  #@save
+    """A linear map that writes the product with a single row as a sum."""
+
+    def forward(self, x):
+        times = row_times if x.numel() == x.shape[-1] else F.linear
+        return times(x, self.weight, self.bias)
+
+def twin(model):  #@save
+    """The same parameters in new modules, linear maps as `RowLinear`."""
+    model = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = RowLinear
+    return model.eval()
+
+@torch.compiler.nested_compile_region  #@save
+def fast_block(blk, h, k_room, v_room, slots, offset, mask):
+    """A block's output (B, T, D), of inputs h whose rows go to slots (T,)."""
+    z = blk.before_attention(h)
+    q, k, v = blk.attention.project(z, z, z, offset)
+    k_room.index_copy_(2, slots, k)
+    v_room.index_copy_(2, slots, v)
+    Y = (attend_row(q, k_room, v_room, mask) if len(slots) == 1 else
+         F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True))
+    Y = blk.attention.W_o(Y.transpose(1, 2).flatten(2))
+    return blk.after_attention(h, Y)
+
+def fast_pass(model, X, ks, vs, t, starts):  #@save
+    """Logits (B, V) of the last of new tokens X (B, T).
+
+    ks, vs: for each block a tensor (B, G, S, hd), in which the new rows go to
+    slots t, t + 1, ..; starts: (B,), the first slot of each text. T > 1 is
+    for a prompt, at t = 0.
+    """
+    T = X.shape[1]
+    slots = t + torch.arange(T, device=X.device)             # (T,)
+    seen = torch.arange(T if T > 1 else ks[0].shape[2], device=X.device)
+    mask = (seen >= starts[:, None, None]) & (seen <= slots[:, None])
+    # a slot before the text sees itself: a mean over nothing would be nan
+    mask = (mask | (seen == slots[:, None]))[:, None]        # (B, 1, T, S)
+    h = model.token_emb(X)
+    if model.pos == 'learned':
+        h = h + model.pos_emb((slots - starts[:, None]).clamp(min=0))
+    offset = (t - starts)[:, None, None]
+    for blk, k_room, v_room in zip(model.blks, ks, vs):  # noqa: B905
+        h = fast_block(blk, h, k_room, v_room, slots, offset, mask)
+    h = model.norm(h[:, -1])
+    times = row_times if len(h) == 1 else F.linear
+    return times(h, model.token_emb.weight)
+
+fast_step = torch.compile(  #@save
+    fast_pass, fullgraph=True, mode='reduce-overhead')
+
+# %%
+def may_vary(ks, vs):  #@save
+    """Tell the compiler that the room differs from text to text."""
+    for room in (*ks, *vs):
+        torch._dynamo.mark_dynamic(room, 2)
+        if room.is_cuda:  # a graph writes to where it was recorded
+            torch._dynamo.mark_static_address(room)
+    return ks, vs
+
+def at(n):
+    return torch.tensor(n, device=device)
+
+may_vary(ks, vs)
+fast, one = twin(model), torch.zeros(1, dtype=torch.long, device=device)
+with torch.inference_mode():
+    start = fast_pass(model, X, ks, vs, at(n), one)
+    error = (fast_step(fast, X, ks, vs, at(n), one) - start).abs().max()
+print(f'compiled and not: logits differ by {error:.1e}')
+
+@torch.inference_mode()
+def compiled_step():
+    return fast_step(fast, X, ks, vs, at(n), one)
+
+measure('one call', compiled_step)
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# compiled and not: logits differ by <1e-4
+# one call: ~45 ms per step, ~65 % of the ceiling
+# ```
+# ```output full
+# compiled and not: logits differ by <1e-3
+# one call: ~2 ms per step, ~30 % of the ceiling
+# ```
+
+# %% [markdown]
+# ## The Waterfall
+#
+# All changes in one picture: each bar is what a step takes after one more
+# change, and the line is the ceiling at the bandwidth of this minute.
+
+# %%
+least = ceiling(n)
+axes = d2l.show_bars(list(steps), [1e3 * t for t in steps.values()],
+                     'time per step (ms)', line=1e3 * least,
+                     line_label='bytes / bandwidth')
+print(f'from {100 * shares["lesson 01"]:.0f} % of the ceiling to '
+      f'{100 * shares["one call"]:.0f} %: '
+      f'{steps["lesson 01"] / steps["one call"]:.1f} times as fast')
+assert steps['one call'] < 0.8 * steps['lesson 01'], steps
+assert sizes['share'] < shares['one call'] < 1.3, shares
+
+# %% [markdown] tags=["expected"]
+# ```output
+# from ~22 % of the ceiling to ~65 %: ~3 times as fast
+# [figure]
+# ```
+
+# %% [markdown] tags=["backend-only"] why="the bars are of this backend"
+# The largest gains are the first and the last: not to copy a cache, and not to
+# start hundreds of small operations. What the compiled step still loses lies
+# in its loops over the weights, which read at some four fifths of the
+# bandwidth, and in attention.
+
+# %% [markdown]
+# ## Does It Grow as Bytes Do?
+#
+# If a step is bound by reading, a longer context costs the time of the bytes
+# it adds, and nothing else. We compare how the step grows with how its bytes
+# grow.
+
+# %%
+@torch.inference_mode()
+def fast_seconds(n):
+    """Seconds of a compiled step after n tokens."""
+    ks, vs = may_vary(*full_cache(n))
+    return d2l.timeit(lambda: fast_step(fast, X, ks, vs, at(n), one),
+                      2 * sizes['reps'])
+
+by_context = {n: fast_seconds(n) for n in sizes['contexts']}
+moved = {n: d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
+         for n in by_context}
+short, *_, long = by_context
+for n, t in by_context.items():
+    print(f'n={n:5}: {moved[n] / moved[short]:.2f} times the bytes, '
+          f'{t / by_context[short]:.2f} times the time')
+growth = by_context[long] / by_context[short] / (moved[long] / moved[short])
+assert growth < 1.4, f'{growth:.2f} times as much as the bytes: {by_context}'
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# n=  128: 1.00 times the bytes, 1.00 times the time
+# n= 1024: 1.13 times the bytes, ~1.2 times the time
+# n= 2048: 1.28 times the bytes, ~1.5 times the time
+# ```
+# ```output full
+# n=  128: 1.00 times the bytes, 1.00 times the time
+# n= 1024: 1.13 times the bytes, ~1.2 times the time
+# n= 2048: 1.28 times the bytes, ~1.4 times the time
+# n= 4096: 1.58 times the bytes, ~1.8 times the time
+# ```
+
+# %% [markdown] tags=["backend-only"] why="it differs by backend"
+# Sixteen times the context, and the step takes about half as long again. (A
+# step that is all waiting for memory would grow just as its bytes do; ours
+# reads the cache at less than the rate of the weights, so it grows a little
+# more. We allow 40 per cent, on a machine that others use, too.)
+
+# %% [markdown]
+# ## Writing with It
+#
+# Now the pieces become a function, for any model of ours and any number of
+# texts. Texts of different length end at the same slot: each prompt is padded
+# on its *left*, and `starts` says where it begins. Its positions count from
+# there, and the mask hides what lies before. So the newest token of each text
+# is in the same slot, and one step serves them all.
+#
+# Tokens are drawn as in the first lesson, from the same random numbers. A text
+# alone is a batch of one.
+
+# %%
+@functools.cache  #@save
+def can_compile():
+    """Whether `torch.compile` finds all it needs to build a program here."""
+    try:
+        torch.compile(lambda x: x + 1)(torch.ones(2, device=d2l.try_gpu()))
+    except Exception:  # whatever is missing, the plain pass does without
+        return False
+    return True
+
+def fast_cache(model, batch_size, max_len):  #@save
+    """Empty keys and values, a tensor (B, G, S, hd) for each block."""
+    attention, W = model.blks[0].attention, model.token_emb.weight
+    G = getattr(attention, 'num_kv_heads', attention.num_heads)
+    shape = batch_size, G, max_len, W.shape[1] // attention.num_heads
+    return [[W.new_zeros(shape) for _ in model.blks] for _ in 'kv']
+
+@d2l.add_to_class(d2l.GPT)  #@save
+@torch.inference_mode()
+def generate_batch(self, prefixes, num_tokens, temperature=1.0, top_k=None):
+    """`generate_fast` for several prefixes at once: a list for each."""
+    vocab_size, device = len(self.token_emb.weight), self.norm.weight.device
+    prefixes = [d2l.check_prompt(prefix, num_tokens, self.max_len, vocab_size)
+                for prefix in prefixes]
+    d2l.check_sampling(temperature, top_k)
+    if not prefixes or not num_tokens:
+        return prefixes
+    T = max(map(len, prefixes))
+    X = torch.tensor([[0] * (T - len(prefix)) + prefix
+                      for prefix in prefixes], device=device)
+    starts = torch.tensor([T - len(prefix) for prefix in prefixes],
+                          device=device)
+    ks, vs = may_vary(*fast_cache(self, len(X), T + num_tokens))
+    step, model = ((fast_step, twin(self)) if can_compile() else
+                   (fast_pass, turned(self)))
+    ids, t = [X], torch.zeros((), dtype=torch.long, device=device)
+    for i in range(num_tokens):
+        logits = (step if i else fast_pass)(model, X, ks, vs, t, starts)
+        t = t + X.shape[1]
+        X = d2l.sample_token(logits, temperature, top_k)     # (B, 1)
+        ids.append(X)
+    ids = torch.cat(ids, dim=1).tolist()
+    return [row[start:] for row, start in zip(ids, starts.tolist(),
+                                              strict=True)]
+
+@d2l.add_to_class(d2l.GPT)  #@save
+def generate_fast(self, prefix, num_tokens, temperature=1.0, top_k=None):
+    """`generate_cached`, compiled: prefix + continuation, a list of ids."""
+    return self.generate_batch([prefix], num_tokens, temperature, top_k)[0]
+
+# %% [markdown]
+# A pretrained model and a greedy text: the fast loop has to write the same
+# tokens as the cached loop of the first lesson. Both are called once before
+# they are timed, since the first call compiles.
+
+# %%
+lm, encoding, name = d2l.load_checkpoint()
+prompt = encoding.encode_ordinary('The time machine stood in the corner. It')
+loops = {'cached': lm.generate_cached, 'fast': lm.generate_fast}
+texts, rates = {}, {}
+for loop, generate in loops.items():
+    texts[loop] = generate(prompt, sizes['new'], temperature=0)
+    rates[loop] = sizes['new'] / d2l.timeit(
+        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=3)
+same = sum(a == b for a, b in zip(texts['cached'], texts['fast'], strict=True))
+print(f'{name}: {same} of {len(texts["fast"])} equal')
+d2l.print_wrapped(encoding.decode(texts['fast']))
+print(f'cached {rates["cached"]:.1f} tokens/s, fast {rates["fast"]:.1f}')
+
+# %% [markdown] tags=["expected"]
+# ```output
+# {checkpoint}: ~33 of ~33 equal
+# The time machine stood in the corner. It~…
+# ~…
+# cached ~10 tokens/s, fast ~15
+# ```
+
+# %% [markdown]
+# ## Several Texts at Once
+#
+# Weights that are read for one text serve the others as well. Each row of a
+# batch has to be what its prompt gives alone, whatever stands beside it.
+
+# %%
+prompts = [encoding.encode_ordinary(text) for text in (
+    'In the year 802,701', 'It was a dark night, and the wind',
+    'The', 'He took the lamp in his hand and')]
+together = lm.generate_batch(prompts, sizes['new'], temperature=0)
+alone = [lm.generate_fast(prompt, sizes['new'], temperature=0)
+         for prompt in prompts]
+print(f'prompts of {sorted(map(len, prompts))} tokens; alone and together '
+      f'equal: {sum(a == b for a, b in zip(alone, together, strict=True))} '
+      f'of {len(prompts)}')
+seconds = d2l.timeit(lambda: lm.generate_batch(
+    prompts, sizes['new'], temperature=0), reps=2)
+print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
+
+# %% [markdown] tags=["expected"]
+# ```output smollm2
+# prompts of [1, 8, 9, 12] tokens; alone and together equal: 4 of 4
+# together ~20 tokens/s
+# ```
+# ```output gpt2
+# prompts of [1, 8, 9, 10] tokens; alone and together equal: ~4 of 4
+# together ~20 tokens/s
+# ```
+
+# %% [markdown]
+# On two cores the gain is small: a few rows already lie near the ridge of the
+# machine, and the libraries' products with a handful of rows reach only a part
+# of what they do with many. On a card whose ridge lies at eighty operations
+# per byte, dozens of texts cost hardly more than one.
+#
+# ## What This Shows, and What It Does Not
+#
+# * A step that is bound by reading gets faster by not doing other things:
+#   copying a cache, starting small operations, turning keys over, handing
+#   arrays back and forth. None of it changes a single number of the model.
+# * Each gain was measured on the step that the one before had left. In another
+#   order the bars would be others; a change that gains nothing alone may be
+#   what makes the next one possible.
+# * What is left to the ceiling is in the loops that compilers and libraries
+#   write. Our bandwidth is that of a plain read, which is the best of all
+#   loops.
+# * To go beyond this ceiling, the bytes have to become fewer: shared heads,
+#   weights of 16, 8 or 4 bits, or several tokens for each read, drafted by a
+#   smaller model. All of these change what is computed, or how much.
+# * `make bench` compares all the ways to decode with each other, and with a
+#   library that you would use otherwise, on your machine.
