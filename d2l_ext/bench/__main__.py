@@ -1,6 +1,7 @@
 """Time decoding: `python -m d2l_ext.bench [--small] [--models NAME ...]`."""
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -133,4 +134,6 @@ def main(argv=None):
 
 
 if __name__ == '__main__':
+    # a run that is ended takes its workers and its weights with it, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -17,12 +17,12 @@ share      least seconds per step, its bytes over the bandwidth measured
            around the row, over seconds per step; the bytes are all weights
            and the cache of all sequences, in fp32, also for naive
 peak       of the process (on a GPU: of its memory) while the runs were
-           measured, weights included, compiling left out
+           measured, the weights and the framework included, compiling not
 to peer    tokens/s over those of the better of the two transformers rows
 naive      reads all again for each token, so few steps are measured; jax
            has no growing cache: it would compile anew for every length
 hf         times from a streamer: prompt to first token, then token to token
-steps end one by one, each with its greedy token'''
+All decode greedily, and wait for each token before the next step.'''
 HEADINGS = ('model', 'batch', 'context', 'method', 'prefill tokens/s',
             'decode tokens/s', 'share', 'peak', 'prefill to peer',
             'decode to peer', 'runs')
@@ -91,11 +91,11 @@ def disagreements(rows):
 # --- The table --------------------------------------------------------------
 
 
-def number(x, digits=3):
-    """Three digits that count; a dash for nothing."""
+def number(x):
+    """Three digits that count, all before the point; a dash for nothing."""
     if x is None:
         return '-'
-    return f'{x:.0f}' if x >= 100 else f'{x:.{digits}g}'
+    return f'{x:.0f}' if x >= 100 else f'{x:#.3g}'.rstrip('.')
 
 
 def cells(row):
@@ -176,7 +176,7 @@ def head_lines(head, rows):
     lines = [f'{head["date"]}, Python {head["python"]}, torch '
              f'{head["torch"]}, jax {head["jax"]}, transformers '
              f'{head["transformers"]}',
-             f'{head["cpu"]}, cores: {head["cores"]}, threads: '
+             f'{head["cpu"]}, cores: {head["cores"]}, torch threads: '
              f'{head["threads"]}']
     if rows:
         rates = [row['bandwidth'] / 1e9 for row in rows]
