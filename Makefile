@@ -4,6 +4,7 @@
 #   TORCH_INDEX=ADDRESS   where pip takes torch from (README: the small build)
 #   JAX_CUDA=13           a CUDA build of jax (12 or 13); the default is CPU
 #   LAB_FLAGS=--no-browser   passed on to JupyterLab
+#   BENCH=--small         passed on to the benchmark (BENCH=--help: its flags)
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -21,7 +22,7 @@ export PATH := $(BIN):$(PATH)
 export PYTHONUTF8 := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data lab run test test-fast fresh save clean
+.PHONY: help setup data lab run test test-fast bench fresh save clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -58,6 +59,9 @@ test: data  ## every check: style, unit tests, all notebooks with their numbers
 test-fast: $(READY)  ## no notebooks, no slow compiling: about two minutes
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not notebooks and not slow' tests
+
+bench: data  ## time decoding, transformers' too, into build/bench (hours; BENCH=--small)
+	@$(BIN)/python -m d2l_ext.bench $(BENCH)
 
 fresh: $(READY)  ## set one copy aside and take a clean one (NB=01_cache_torch)
 	@test -n '$(NB)' || { echo 'Which one? For example: make fresh NB=01_cache_torch' >&2; exit 1; }

@@ -1,0 +1,106 @@
+"""The ways to decode in JAX.
+
+None grows its cache: JAX would compile anew for every length.
+
+B batch, T new tokens, V vocabulary
+"""
+
+import jax
+import jax.numpy as jnp
+
+from .. import jax as d2l
+from ..jax.gpt import logits_before
+from .measure import Method, forget_peak
+
+
+def load(model_sizes, filename):
+    """The model of these sizes with the weights of a file."""
+    model = d2l.GPT(**model_sizes)
+    d2l.load_weights(model, filename)
+    model.eval()
+    return model
+
+
+def device():
+    kind = d2l.try_gpu()
+    return 'CPU' if kind.platform == 'cpu' else kind.device_kind
+
+
+forget = forget_peak  # of a GPU, JAX keeps one peak for the whole process
+
+
+@jax.jit
+def most_likely(logits):
+    return logits.argmax(-1, keepdims=True).astype(jnp.int32)  # (B, 1)
+
+
+def greedy(logits):
+    return jax.block_until_ready(most_likely(logits))
+
+
+class JaxMethod(Method):
+    """Prompts as an array."""
+
+    def __init__(self, model, prompts, steps):
+        super().__init__(model, prompts, steps)
+        self.X = jnp.asarray(prompts, jnp.int32)
+
+
+class Naive(JaxMethod):
+    """As `GPT.generate`: one compiled pass, later slots are not seen."""
+
+    most_steps = 3
+
+    def read(self):
+        self.buffer = jnp.pad(self.X, ((0, 0), (0, self.steps)))
+        return greedy(logits_before(self.model, self.buffer, self.context))
+
+    def step(self, token, i):
+        t = self.context + i
+        self.buffer = jax.lax.dynamic_update_slice(self.buffer, token, (0, t))
+        return greedy(logits_before(self.model, self.buffer, t + 1))
+
+
+class Static(JaxMethod):
+    """A step gets buffers and makes new ones."""
+
+    @staticmethod
+    def chunk(*args):
+        return d2l.cached_forward(*args)
+
+    def feed(self, X, t):
+        logits, *self.buffers = self.chunk(self.model, *self.buffers, X, t)
+        return greedy(logits)
+
+    def read(self):
+        self.buffers = d2l.init_cache(self.model, len(self.X),
+                                      self.context + self.steps)
+        return self.feed(self.X, 0)
+
+    def step(self, token, i):
+        return self.feed(token, self.context + i)
+
+
+class Donated(Static):
+    """A step writes into the buffers that it gets."""
+
+    @staticmethod
+    def chunk(*args):
+        return d2l.donated_chunk(*args)
+
+
+class Fast(JaxMethod):
+    """The adapter to `generate_fast` and what lies below it.
+
+    TODO: `read` fills the cache of the fast path and returns the first new
+    token (B, 1); then either `step`, or `decode(steps)`, which returns
+    seconds per step and sets `ids`. Then DEFAULT_METHODS may have it.
+    """
+
+    def read(self):
+        raise NotImplementedError('the fast path is not plugged in yet')
+
+
+METHODS = {'naive': Naive, 'static': Static, 'donated': Donated,
+           'fast': Fast}
+bandwidth, peak = d2l.read_bandwidth, d2l.peak_memory

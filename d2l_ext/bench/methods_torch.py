@@ -1,0 +1,144 @@
+"""The ways to decode in PyTorch.
+
+B batch, T new tokens, S cached + new, G key-value heads, hd head width,
+V vocabulary
+"""
+
+import torch
+from torch.nn import functional as F
+
+from .. import torch as d2l
+from .cases import SEED, sizes
+from .measure import Method, forget_peak
+
+
+def load(model_sizes, filename):
+    """The model of these sizes with the weights of a file."""
+    model = d2l.GPT(**model_sizes).to(d2l.try_gpu()).eval()
+    d2l.load_weights(model, filename)
+    return model
+
+
+def save(name, filename):
+    """Write the weights that all methods share: random ones, or published."""
+    torch.manual_seed(SEED)
+    model = (d2l.load_smollm2()[0] if name == 'smollm2'
+             else d2l.GPT(**sizes(name)))
+    d2l.save_weights(model, filename)
+
+
+def device():
+    return (torch.cuda.get_device_name() if torch.cuda.is_available()
+            else 'CPU')
+
+
+def synchronize():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def forget():
+    """Let the peak memory start anew."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    forget_peak()
+
+
+def forward_static(model, ks, vs, X, t):
+    """Logits (B, V) of the last of new tokens X (B, T) at position t.
+
+    ks, vs: buffers (blocks, B, G, max_len, hd), the first t slots filled;
+    the new rows are written into them. T is 1, or t is 0.
+    """
+    T = X.shape[1]
+    S = t + T
+    H = model.token_emb(X)
+    if model.pos == 'learned':
+        H = H + model.pos_emb.weight[t:S]
+    for k_all, v_all, blk in zip(ks, vs, model.blks, strict=True):
+        Z = blk.before_attention(H)
+        q, k, v = blk.attention.project(Z, Z, Z, t)
+        k_all[:, :, t:S], v_all[:, :, t:S] = k, v
+        Y = F.scaled_dot_product_attention(
+            q, k_all[:, :, :S], v_all[:, :, :S], is_causal=T > 1,
+            enable_gqa=True)
+        Y = blk.attention.W_o(Y.transpose(1, 2).flatten(2))
+        H = blk.after_attention(H, Y)
+    return model.norm(H[:, -1]) @ model.token_emb.weight.T
+
+
+def empty_buffers(model, batch, max_len):
+    """Two tensors (blocks, B, G, max_len, hd)."""
+    emb, attention = model.token_emb.weight, model.blks[0].attention
+    H = attention.num_heads
+    shape = (len(model.blks), batch, getattr(attention, 'num_kv_heads', H),
+             max_len, emb.shape[1] // H)
+    return emb.new_empty(shape), emb.new_empty(shape)
+
+
+def greedy(logits):
+    token = logits.argmax(-1, keepdim=True)                  # (B, 1)
+    synchronize()
+    return token
+
+
+class TorchMethod(Method):
+    """Prompts as a tensor where the model is."""
+
+    def __init__(self, model, prompts, steps):
+        super().__init__(model, prompts, steps)
+        self.X = torch.as_tensor(prompts, device=model.norm.weight.device)
+
+    @torch.inference_mode()
+    def run(self):
+        return super().run()
+
+
+class Naive(TorchMethod):
+    most_steps = 3
+
+    def read(self):
+        self.history = self.X
+        return greedy(self.model(self.X)[:, -1])
+
+    def step(self, token, i):
+        self.history = torch.cat([self.history, token], dim=1)
+        return greedy(self.model(self.history)[:, -1])
+
+
+class Growing(TorchMethod):
+    def read(self):
+        self.caches = [{} for _ in self.model.blks]
+        return self.step(self.X, 0)
+
+    def step(self, token, i):
+        return greedy(self.model.forward_cached(token, self.caches)[:, -1])
+
+
+class Static(TorchMethod):
+    def read(self):
+        self.buffers = empty_buffers(self.model, len(self.X),
+                                     self.context + self.steps)
+        return greedy(forward_static(self.model, *self.buffers, self.X, 0))
+
+    def step(self, token, i):
+        return greedy(forward_static(self.model, *self.buffers, token,
+                                     self.context + i))
+
+
+class Fast(TorchMethod):
+    """The adapter to `generate_fast` and what lies below it.
+
+    TODO: `read` fills the cache of the fast path and returns the first new
+    token (B, 1); then either `step`, or `decode(steps)`, which returns
+    seconds per step and sets `ids`. Then DEFAULT_METHODS may have it.
+    """
+
+    def read(self):
+        raise NotImplementedError('the fast path is not plugged in yet')
+
+
+METHODS = {'naive': Naive, 'growing': Growing, 'static': Static,
+           'fast': Fast}
+bandwidth, peak = d2l.read_bandwidth, d2l.peak_memory
