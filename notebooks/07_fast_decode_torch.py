@@ -344,7 +344,7 @@ def fast_pass(model, X, ks, vs, t, starts):  #@save
     return times(h, model.token_emb.weight)
 
 fast_step = torch.compile(  #@save
-    fast_pass, fullgraph=True, mode='reduce-overhead')
+    fast_pass, fullgraph=True, dynamic=False, mode='reduce-overhead')
 
 # %%
 def may_vary(ks, vs):  #@save

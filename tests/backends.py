@@ -57,7 +57,8 @@ class Torch:
 
     def generate(self, model, method, *args, seed=0, **kwargs):
         torch.manual_seed(seed)
-        return getattr(model, method)(*args, **kwargs)
+        with torch.compiler.set_stance('force_eager'):  # compiling is slow
+            return getattr(model, method)(*args, **kwargs)
 
     def sample(self, logits, seed=0, **kwargs):
         torch.manual_seed(seed)
@@ -86,6 +87,7 @@ class Torch:
         with monkeypatch.context() as m:
             m.setattr(d2l_torch.GPT, 'forward', fail)
             m.setattr(d2l_torch.GPT.CausalAttention, 'forward_step', fail)
+            m.setattr(d2l_torch.saved, 'fast_pass', fail)
             yield
 
 
@@ -158,7 +160,8 @@ class Jax:
             raise AssertionError('work was done before the refusal')
         with monkeypatch.context() as m:
             m.setattr(d2l_jax.GPT, '__call__', fail)
-            for name in ('jitted_chunk', 'donated_chunk', 'init_cache'):
+            for name in ('jitted_chunk', 'donated_chunk', 'init_cache',
+                         'fast_prefill'):
                 m.setattr(d2l_jax.saved, name, fail)
             yield
 

@@ -17,6 +17,7 @@ from d2l_ext import torch as d2l_torch
 
 V, H, HD, L, B, T = 31, 3, 4, 1, 2, 11
 SLOTS = 16  # JAX compiles per shape, so most tests share few of them
+METHODS = 'generate', 'generate_cached', 'generate_fast'
 TOLERANCE = 1e-5  # logits are of order 0.1: this is rounding and no more
 
 
@@ -186,7 +187,7 @@ def test_jax_positions_end_with_the_model_not_the_buffer():
         d2l_jax.cached_forward(model, ks, vs, jnp.zeros((1, 1), int), 4)
 
 
-@pytest.mark.parametrize('method', ['generate', 'generate_cached'])
+@pytest.mark.parametrize('method', METHODS)
 def test_generation_fills_max_len_and_refuses_one_more(
         backend, method, monkeypatch):
     """Prompt + new = max_len works; one more raises before any work."""
@@ -198,7 +199,7 @@ def test_generation_fills_max_len_and_refuses_one_more(
             backend.generate(model, method, [1, 2, 3], 7)
 
 
-@pytest.mark.parametrize('method', ['generate', 'generate_cached'])
+@pytest.mark.parametrize('method', METHODS)
 @pytest.mark.parametrize('args, kwargs, message', [
     (([], 2), {}, 'prefix is empty'),
     (([1, V], 2), {}, f'token id {V} .* vocabulary of {V}'),
@@ -222,7 +223,7 @@ def test_bad_arguments_are_named_before_any_work(
             backend.generate(model, method, *args, **kwargs)
 
 
-@pytest.mark.parametrize('method', ['generate', 'generate_cached'])
+@pytest.mark.parametrize('method', METHODS)
 def test_a_prompt_may_be_anything_that_holds_ids(backend, method):
     """Lists, tuples, arrays, tensors, generators: the same text."""
     model, prompt = gpt(backend), [3, 1, 4, 1]
@@ -307,18 +308,18 @@ def test_a_bf16_model_keeps_a_bf16_cache(backend):
 @pytest.mark.parametrize('how', [dict(temperature=0), dict(seed=3),
                                  dict(seed=4, top_k=4, temperature=0.5)],
                          ids=str)
-def test_both_loops_write_the_same_text(backend, pos, prompt, how):
-    """Same prompt, same seed: naive and cached ids are equal."""
+def test_all_loops_write_the_same_text(backend, pos, prompt, how):
+    """Same prompt, same seed: naive, cached and fast ids are equal."""
     model = gpt(backend, pos=pos)
     new = 13 - len(prompt)
-    naive, cached = (backend.generate(model, method, prompt, new, **how)
-                     for method in ('generate', 'generate_cached'))
-    assert naive == cached
+    naive, cached, fast = (backend.generate(model, method, prompt, new, **how)
+                           for method in METHODS)
+    assert naive == cached == fast
     assert len(cached) == 13 and cached[:len(prompt)] == prompt
     assert all(type(i) is int for i in cached)
 
 
-@pytest.mark.parametrize('method', ['generate', 'generate_cached'])
+@pytest.mark.parametrize('method', METHODS)
 def test_greedy_text_is_the_argmax_of_full_passes(backend, method):
     """Each greedy id is the likeliest one of a full pass over the rest."""
     model = gpt(backend)
@@ -327,7 +328,7 @@ def test_greedy_text_is_the_argmax_of_full_passes(backend, method):
     assert text[4:] == full[3:-1].argmax(-1).tolist()
 
 
-@pytest.mark.parametrize('method', ['generate', 'generate_cached'])
+@pytest.mark.parametrize('method', METHODS)
 def test_the_ways_to_draw_reach_the_loop(backend, method):
     """top_k=1 and a tiny temperature are greedy; another seed is not."""
     def write(**how):
@@ -339,7 +340,7 @@ def test_the_ways_to_draw_reach_the_loop(backend, method):
     assert write(seed=1, temperature=0.01, top_k=3) != drawn
 
 
-@pytest.mark.parametrize('method', ['generate', 'generate_cached'])
+@pytest.mark.parametrize('method', METHODS)
 def test_two_calls_in_a_row_are_alike(backend, method):
     """Nothing is left over from one call to the next."""
     model = gpt(backend)
@@ -349,12 +350,12 @@ def test_two_calls_in_a_row_are_alike(backend, method):
     assert first == again
 
 
-@pytest.mark.parametrize('method', ['generate', 'generate_cached'])
+@pytest.mark.parametrize('method', METHODS)
 def test_no_new_tokens_give_the_prefix(backend, method):
     assert backend.generate(gpt(backend), method, [5, 2], 0) == [5, 2]
 
 
-@pytest.mark.parametrize('method', ['generate', 'generate_cached'])
+@pytest.mark.parametrize('method', METHODS)
 def test_dropout_does_not_act_while_generating(backend, method):
     """A model in training mode writes its greedy text, and stays in it."""
     model = gpt(backend, dropout=0.5)

@@ -323,7 +323,7 @@ def fast_pass(model, X, ks, vs, t, starts):
 
 
 fast_step = torch.compile(
-    fast_pass, fullgraph=True, mode='reduce-overhead')
+    fast_pass, fullgraph=True, dynamic=False, mode='reduce-overhead')
 
 
 def may_vary(ks, vs):

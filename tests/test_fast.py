@@ -1,0 +1,203 @@
+"""Laws of the fast loop: the same text, for any model, alone or in a batch.
+
+B batch, T tokens, H heads, hd head width, G key-value heads, S slots
+"""
+
+import numpy as np
+import pytest
+import torch
+from backends import BACKENDS
+from torch._dynamo.utils import counters
+
+from d2l_ext import jax as d2l_jax
+from d2l_ext import torch as d2l_torch
+
+V, H, HD, ROOM = 31, 6, 4, 40
+FORMS = {'rope': {}, 'learned': dict(pos='learned'),
+         'grouped': dict(num_kv_heads=2, base=300),
+         'one head for all': dict(num_kv_heads=1),
+         'post-norm, biases': dict(pre_norm=False, norm='layer', act='gelu',
+                                   bias=True, pos='learned')}
+PROMPTS = [[3], [5, 6, 7, 8, 9, 10, 11], [1, 2], [30, 0, 30, 0]]
+
+
+def gpt(backend, num_blks=2, **form):
+    return backend.gpt(V, H * HD, H, num_blks, max_len=ROOM, **form)
+
+
+def each_form(*names):
+    """A test for each form; JAX compiles for each, so most are slow."""
+    return pytest.mark.parametrize('form', [
+        pytest.param(FORMS[name], id=name) for name in names or FORMS])
+
+
+@pytest.mark.slow
+@each_form()
+def test_the_fast_text_is_the_cached_text(backend, form):
+    """Whatever the model is made of: the same ids, greedy and drawn."""
+    model = gpt(backend, **form)
+    for how in (dict(temperature=0), dict(seed=5, top_k=7)):
+        cached, fast = (backend.generate(model, method, [3, 1, 4], 9, **how)
+                        for method in ('generate_cached', 'generate_fast'))
+        assert cached == fast, how
+
+
+@each_form('rope', 'learned', 'grouped')
+def test_a_row_of_a_batch_is_its_prompt_alone(backend, form):
+    """Prompts of 1 to 7 tokens, together and each alone: the same ids."""
+    model = gpt(backend, **form)
+    alone = [backend.generate(model, 'generate_cached', prompt, 8,
+                              temperature=0) for prompt in PROMPTS]
+    together = backend.generate(model, 'generate_batch', PROMPTS, 8,
+                                temperature=0)
+    assert alone == together
+
+
+def test_what_pads_a_prompt_is_never_seen(backend):
+    """A long neighbour moves a prompt to the right; its logits stay."""
+    model, long = gpt(backend, 1), [7] * 20
+    both = backend.generate(model, 'generate_batch', [[3, 1], long], 5,
+                            temperature=0)
+    other = backend.generate(model, 'generate_batch', [[3, 1], long[:9]], 5,
+                             temperature=0)
+    assert both[0] == other[0] and both[1][:20] == long
+
+
+def test_a_batch_is_refused_as_a_whole(backend, monkeypatch):
+    """One bad prompt, or one too long: its value is named, before work."""
+    model = gpt(backend)
+    with backend.no_work(model, monkeypatch):
+        for prefixes, message in (([[1], [V]], f'token id {V}'),
+                                  ([[1], []], 'prefix is empty'),
+                                  ([1, 2], 'flat list of token ids'),
+                                  ([[1], [2] * ROOM], 'the most there is')):
+            with pytest.raises(ValueError, match=message):
+                backend.generate(model, 'generate_batch', prefixes, 2)
+        with pytest.raises(ValueError, match='top_k=0'):
+            backend.generate(model, 'generate_batch', [[1]], 2, top_k=0)
+        assert backend.generate(model, 'generate_batch', [], 2) == []
+        assert backend.generate(model, 'generate_batch', [[4], [2, 3]],
+                                0) == [[4], [2, 3]]
+
+
+def test_positions_may_differ_from_text_to_text(backend):
+    """Row b rotated from offset b is that row alone, rotated from there."""
+    x = np.random.default_rng(0).standard_normal((3, 2, 5, 4)).astype('f')
+    offsets = np.array([4, 0, 9])
+    shape = (3, 1, 1) if backend.name == 'torch' else (3, 1)
+    found = backend.rope(x, offset=backend.array(offsets.reshape(shape)))
+    for row, offset, y in zip(x, offsets, found, strict=True):
+        np.testing.assert_allclose(y, backend.rope(row[None],
+                                                   offset=int(offset))[0],
+                                   atol=1e-6)
+
+
+# --- PyTorch -----------------------------------------------------------------
+
+
+def step_logits(step, model, parts):
+    """Logits (B, V) after tokens in parts (B, T), the first as a prompt."""
+    rows = torch.zeros(len(parts[0]), dtype=torch.long)
+    ks, vs = d2l_torch.may_vary(*d2l_torch.fast_cache(
+        model, len(rows), sum(x.shape[1] for x in parts)))
+    t = torch.tensor(0)
+    with torch.inference_mode():
+        for i, x in enumerate(parts):
+            x = torch.tensor(x.tolist())  # a view would compile anew
+            logits = (step if i else d2l_torch.fast_pass)(
+                model, x, ks, vs, t, rows)
+            t = t + x.shape[1]
+    return logits
+
+
+@pytest.mark.slow
+def test_the_compiled_step_is_the_model_and_compiled_once():
+    """Logits of a full pass; another length of the room compiles nothing."""
+    model = gpt(BACKENDS['torch'], num_kv_heads=2)
+    fast = d2l_torch.twin(model)
+    torch._dynamo.reset()
+    counters.clear()
+    for room in (9, 10, 14):
+        X = torch.arange(2, 2 + room)[None]
+        logits = step_logits(d2l_torch.fast_step, fast,
+                             X.split([room - 2, 1, 1], dim=1))
+        with torch.inference_mode():
+            error = (logits - model(X)[:, -1]).abs().max().item()
+        assert error < 1e-5, f'off by {error:.1e}'
+        assert counters['stats']['unique_graphs'] == 1
+    text = model.generate_cached([3, 1], 9, temperature=0)
+    assert model.generate_fast([3, 1], 9, temperature=0) == text
+    assert counters['stats']['unique_graphs'] <= 2  # `can_compile` is one
+
+
+@pytest.mark.parametrize('bias', [False, True])
+def test_one_row_as_a_sum_is_the_product(bias):
+    """`RowLinear` and `nn.Linear` agree on one row and on several."""
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(5, 7, bias=bias)
+    row = d2l_torch.RowLinear(5, 7, bias=bias)
+    row.load_state_dict(plain.state_dict())
+    for shape in ((5,), (1, 5), (1, 1, 5), (2, 5), (2, 3, 5)):
+        x = torch.randn(shape)
+        assert row(x).shape == plain(x).shape
+        torch.testing.assert_close(row(x), plain(x))
+
+
+@each_form('rope', 'grouped', 'post-norm, biases')
+def test_a_twin_shares_all_parameters_and_no_module(form):
+    model = gpt(BACKENDS['torch'], **form).train()
+    twin = d2l_torch.twin(model)
+    pairs = zip(model.parameters(), twin.parameters(), strict=True)
+    assert all(a is b for a, b in pairs)
+    assert not set(model.modules()) & set(twin.modules())
+    assert model.training and not twin.training
+    assert type(model.blks[0].ffn.W_1) is torch.nn.Linear
+    assert type(twin.blks[0].ffn.W_1) is d2l_torch.RowLinear
+
+
+def test_turned_weights_are_the_same_numbers_elsewhere():
+    model = gpt(BACKENDS['torch'])
+    turned = d2l_torch.turned(model)
+    for a, b in zip(model.parameters(), turned.parameters(), strict=True):
+        assert torch.equal(a, b) and a.data_ptr() != b.data_ptr()
+        assert a.is_contiguous() and (b.dim() < 2 or b.T.is_contiguous())
+
+
+def test_without_a_compiler_the_text_is_the_same(monkeypatch):
+    """What `torch.compile` lacks is noticed, and the plain pass does it."""
+    model = gpt(BACKENDS['torch'])
+    text = model.generate_cached([3, 1, 4], 9, temperature=0)
+
+    def broken(*args, **kwargs):
+        raise RuntimeError('no C++ compiler')
+
+    d2l_torch.can_compile.cache_clear()
+    monkeypatch.setattr(torch, 'compile', broken)
+    monkeypatch.setattr(d2l_torch.saved, 'fast_step', broken)
+    try:
+        assert not d2l_torch.can_compile()
+        assert model.generate_fast([3, 1, 4], 9, temperature=0) == text
+    finally:
+        d2l_torch.can_compile.cache_clear()
+
+
+# --- JAX ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_jax_compiles_once_for_texts_of_similar_length():
+    """Prompts and texts up to the same multiple of 64: one program each."""
+    model = d2l_jax.GPT(V, 20, 5, 1, max_len=256)
+    with (d2l_jax.count_compilations('fast_prefill') as prompts,
+          d2l_jax.count_compilations('fast_loop') as loops):
+        for prompt, new in (([1], 3), ([1, 2, 3], 40), ([2] * 60, 64)):
+            model.generate_fast(prompt, new, temperature=0)
+        for temperature in (0.5, 0.7):
+            model.generate_fast([1], 3, temperature=temperature)
+    assert (len(prompts), len(loops)) == (2, 2)  # greedy, and drawn
+
+
+@pytest.mark.parametrize('count, up', [(1, 64), (63, 64), (64, 64),
+                                       (65, 128)])
+def test_rounding_up_adds_less_than_a_step(count, up):
+    assert d2l_jax.round_up(count) == up
