@@ -56,7 +56,7 @@ test: data  ## every check: style, unit tests, all notebooks with their numbers
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1800 notebooks
 
-test-fast: $(READY)  ## no notebooks, no slow compiling: about two minutes
+test-fast: $(READY)  ## no notebooks, no slow compiling: about three minutes
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not notebooks and not slow' tests
 

@@ -52,8 +52,8 @@ print(run)
 # evals, seeds: how we train them; windows: for validation; cached,
 # sequences: when we decode
 sizes = {
-    'small': dict(width=128, blocks=2, batch=16, tokens=64, steps=560,
-                  rate=3e-3, evals=4, seeds=(0,), windows=500, cached=4096,
+    'small': dict(width=128, blocks=2, batch=8, tokens=64, steps=400,
+                  rate=3e-3, evals=4, seeds=(0,), windows=512, cached=4096,
                   sequences=4),
     'full': dict(width=256, blocks=6, batch=64, tokens=128, steps=600,
                  rate=1e-3, evals=6, seeds=(0, 1, 2), windows=3000,
@@ -200,24 +200,27 @@ for G in (8, 4, 2, 1):
 data = d2l.TimeMachine(sizes['batch'], sizes['tokens'], num_train=100000,
                        num_val=sizes['windows'], tokenization='char')
 
-def train(num_kv_heads, seed):
-    """Losses of a new model with that many key-value heads per block."""
+def build(num_kv_heads, seed=0):
+    """A new model with that many key-value heads per block."""
     torch.manual_seed(seed)
     lm = d2l.GPT(len(data.vocab), sizes['width'], 8, sizes['blocks'])
     for blk in lm.blks:
         blk.attention = GQAAttention(sizes['width'], 8, num_kv_heads,
                                      rope=True)
-    lm = lm.to(device)
+    return lm.to(device)
+
+def train(lm, steps, eval_every=0):
+    """The losses of all steps, with validation losses on the way."""
     optimizer = torch.optim.AdamW(lm.parameters(), lr=sizes['rate'],
                                   weight_decay=0)
-    return d2l.train_lm(lm, data, optimizer, sizes['steps'],
-                        eval_every=sizes['steps'] // sizes['evals'])
+    return d2l.train_lm(lm, data, optimizer, steps, eval_every)
 
 # %%
 kv_heads = (8, 4, 2, 1)
+schedule = sizes['steps'], sizes['steps'] // sizes['evals']
 with contextlib.redirect_stdout(io.StringIO()):  # a line per evaluation
-    losses = {G: [train(G, seed) for seed in sizes['seeds']]
-              for G in kv_heads}
+    losses = {G: [train(build(G, seed), *schedule)
+                  for seed in sizes['seeds']] for G in kv_heads}
 
 # %%
 best = {G: [min(loss for _, loss in curve.evaluations) for curve in losses[G]]
@@ -231,16 +234,16 @@ for G in kv_heads:
 
 # %% [markdown] tags=["expected"]
 # ```output small timemachine
-# H_kv=8: best validation loss 1.62±0.1, cache 2.00 KiB per token
-# H_kv=4: best validation loss 1.62±0.1, cache 1.00 KiB per token
-# H_kv=2: best validation loss 1.66±0.1, cache 0.50 KiB per token
-# H_kv=1: best validation loss 1.63±0.1, cache 0.25 KiB per token
+# H_kv=8: best validation loss 1.78±0.1, cache 2.00 KiB per token
+# H_kv=4: best validation loss 1.85±0.1, cache 1.00 KiB per token
+# H_kv=2: best validation loss 1.90±0.1, cache 0.50 KiB per token
+# H_kv=1: best validation loss 1.89±0.1, cache 0.25 KiB per token
 # ```
 # ```output small sotu1898
-# H_kv=8: best validation loss 1.41±0.1, cache 2.00 KiB per token
-# H_kv=4: best validation loss 1.39±0.1, cache 1.00 KiB per token
-# H_kv=2: best validation loss 1.41±0.1, cache 0.50 KiB per token
-# H_kv=1: best validation loss 1.39±0.1, cache 0.25 KiB per token
+# H_kv=8: best validation loss 1.68±0.1, cache 2.00 KiB per token
+# H_kv=4: best validation loss 1.68±0.1, cache 1.00 KiB per token
+# H_kv=2: best validation loss 1.66±0.1, cache 0.50 KiB per token
+# H_kv=1: best validation loss 1.70±0.1, cache 0.25 KiB per token
 # ```
 #
 # The losses of `full` are the book's; no run of ours has confirmed them yet.
@@ -253,8 +256,8 @@ for G in kv_heads:
 # ```
 
 # %% [markdown]
-# The cache shrinks eightfold; the loss moves in the second decimal, if at
-# all. A plot with the cache on a logarithmic axis says it at a glance: the
+# The cache shrinks eightfold; the loss moves by about a tenth of a nat at
+# most. A plot with the cache on a logarithmic axis says it at a glance: the
 # loss is nearly flat.
 
 # %%
@@ -274,13 +277,15 @@ d2l.plot([kib[G] for G in kv_heads], lines, legend=legend, xscale='log',
 
 # %% [markdown]
 # How much may we read into such a table? Each row is one training with one
-# draw of the initial weights (three in `full`). Another draw moves a loss of
-# this kind by a few hundredths, and so does another passage to validate on:
+# draw of the initial weights (three in `full`). In `small` we have four runs,
+# two texts and two frameworks. The other framework, whose weights begin
+# otherwise, moves a row by 0.01 to 0.10; one head ends between 0.03 ahead of
+# eight and 0.11 behind. Another passage to validate on would move a row, too:
 # the windows of `small` overlap and cover less than six hundred characters.
-# So the table shows that sharing does *not* cost much here: a tenth of a nat
+# So the table shows that sharing does *not* cost much here: a fifth of a nat
 # would stand out. It cannot show which row is the best, nor that sharing is
-# free: the models are tiny, the text is short, and nothing in it has to be
-# remembered over thousands of tokens. For large models the published
+# free: the trainings are short, the models are tiny, and nothing in the text
+# has to be remembered over thousands of tokens. For large models the published
 # comparisons (Ainslie et al., 2023) find GQA close to MHA and MQA a little
 # behind.
 #
@@ -349,7 +354,7 @@ def step_seconds(G):
 
     error = (shared() - repeated()).abs().max()
     assert error < 1e-4, f'shared and repeated differ by {error:.1e}'
-    return d2l.timeit(shared), d2l.timeit(repeated)
+    return d2l.timeit(shared, 5), d2l.timeit(repeated, 5)
 
 # %%
 steps = {G: step_seconds(G) for G in kv_heads}
@@ -491,8 +496,8 @@ d2l.attempt('cached-gqa', step=d2l.try_step(gqa_step),
 #    $H_{kv} = 2$ for 315 steps from scratch. Their losses?
 #
 # The check runs the conversions on weights of several sizes. Of the losses it
-# looks only at what must hold between them. On two cores the trainings take a
-# good minute in the sizes of `small`.
+# looks only at what must hold between them. On two cores the trainings take
+# about half a minute in the sizes of `small`.
 
 # %% [markdown]
 # <details>

@@ -726,8 +726,10 @@ def smollm2_logits(smollm2_gguf, text_ids):
 
     from transformers import AutoModelForCausalLM
     file = Path(smollm2_gguf.file)
-    model = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    with pytest.MonkeyPatch.context() as m:  # it would be parsed twice more
+        m.setattr(gguf, 'GGUFReader', lambda _: smollm2_gguf.reader)
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32).eval()
     with torch.no_grad():
         return model(torch.as_tensor(text_ids[:, :64])).logits.numpy()
 

@@ -19,11 +19,15 @@ def judge(id, changed=(), backend=''):
 
 
 @functools.cache
+def judged(index):
+    wrong = WRONG[index]
+    return judge(wrong.exercise, wrong.answers, wrong.backend)
+
+
 def sentences(index):
     """What is said to the parts that a wrong answer changes, as one text."""
-    wrong = WRONG[index]
-    parts = judge(wrong.exercise, wrong.answers, wrong.backend)[1]
-    return ' '.join(parts[name][1] for name in wrong.answers)
+    parts = judged(index)[1]
+    return ' '.join(parts[name][1] for name in WRONG[index].answers)
 
 
 def numbers_in(answer):
@@ -62,12 +66,12 @@ def test_right_answers_may_be_written_otherwise(other):
 def test_a_wrong_answer_gets_its_own_message(index, record_property):
     record_property(REFUSED, len(WRONG))
     wrong = WRONG[index]
-    verdict, parts = judge(wrong.exercise, wrong.answers, wrong.backend)
+    verdict, parts = judged(index)
     assert verdict == engine.NOT_YET
     if not wrong.backend:  # that takes long; it has one part
         for name, (state, _) in parts.items():
             assert (state == engine.NOT_YET) == (name in wrong.answers), parts
-    said = ' '.join(parts[name][1] for name in wrong.answers)
+    said = sentences(index)
     assert wrong.says in said, said
     for name in wrong.answers:
         shown = set(re.findall(r'\d[\d,.]*', parts[name][1]))

@@ -8,6 +8,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from .gpt import GPT
 from .saved import GQAAttention
@@ -33,13 +34,18 @@ def sizes(jaxpr):
     return {math.prod(shape) for shape in shapes_of(jaxpr)}
 
 
-def make_attention(case):
-    """The layer of a case, with its weights."""
+@functools.cache  # the same few sizes come again at every attempt
+def initial_attention(D, H, G):
     @jax.jit  # op by op, the initial weights alone take seconds
     def make():
-        return (GPT.CausalAttention(case.D, case.H) if case.G is None else
-                GQAAttention(case.D, case.H, case.G, rope=True))
-    attention = make()
+        return (GPT.CausalAttention(D, H) if G is None else
+                GQAAttention(D, H, G, rope=True))
+    return make()
+
+
+def make_attention(case):
+    """The layer of a case, with its weights; a new one at every call."""
+    attention = nnx.clone(initial_attention(case.D, case.H, case.G))
     set_weights(attention, case.weights())
     return attention
 

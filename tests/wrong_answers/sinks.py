@@ -42,7 +42,7 @@ def sink_for(xp, scores, total, turned=False, logit=True, scored=True,
              share=False):
     odds = total / (1 - total) if turned else (1 - total) / total
     if share:
-        return xp.log(xp.one(1 - total))
+        return xp.log(xp.exp(scores).sum()[None] * (1 - total))
     found = xp.exp(scores).sum()[None] * odds if scored else xp.one(odds)
     return xp.log(found) if logit else found
 
