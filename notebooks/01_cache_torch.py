@@ -55,12 +55,12 @@ sizes = {
 # ## A Model That Writes
 #
 # We want to watch a model that produces readable text, so we train one: three
-# blocks, 128 wide, one character at a time. On two cores that takes about
-# twenty seconds in PyTorch and half a minute in JAX.
+# blocks, 128 wide, one character at a time. That takes about half a minute in
+# PyTorch on two cores and about a minute in JAX, long enough to read ahead.
 
 # %%
-data = d2l.TimeMachine(batch_size=8, num_steps=128, num_train=100000,
-                       num_val=512, tokenization='char')
+data = d2l.TimeMachine(batch_size=16, num_steps=128, num_train=100000,
+                       num_val=500, tokenization='char')
 torch.manual_seed(0)
 lm = d2l.GPT(len(data.vocab), num_hiddens=128, num_heads=4, num_blks=3,
              max_len=256)
@@ -76,19 +76,18 @@ print(f'nats per character: {losses[0]:.2f} untrained, '
 # ```output timemachine
 # 173428 characters, 28 symbols
 # 593920 parameters
-# nats per character: 3.33±0.05 untrained, 2.01±0.1 after 160 steps
+# nats per character: 3.31±0.05 untrained, 1.83±0.1 after 160 steps
 # ```
 # ```output sotu1898
 # 255389 characters, 28 symbols
 # 593920 parameters
-# nats per character: 3.32±0.05 untrained, 1.87±0.1 after 160 steps
+# nats per character: 3.32±0.05 untrained, 1.79±0.1 after 160 steps
 # ```
 
 # %% [markdown]
 # Guessing evenly among 28 symbols would cost ln 28, about 3.3 nats; the model
-# needs less than two thirds of that. Now it writes. `generate` is the naive
-# loop: each step runs the model over the whole history and keeps the last row
-# of logits.
+# has nearly halved that. Now it writes. `generate` is the naive loop: each
+# step runs the model over the whole history and keeps the last row of logits.
 
 # %%
 prompt = data.vocab.encode('the ')

@@ -174,6 +174,7 @@ d2l.attempt('fixed-basis', basis=d2l.try_arrays(basis),
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
 # rank 256: fixed 3.29±0.02, oracle 3.19±0.02, full attention 3.09±0.02
+# rank 192: fixed 3.58±0.02, oracle 3.29±0.02, full attention 3.09±0.02
 # rank 128: fixed 4.01±0.02, oracle 3.60±0.02, full attention 3.09±0.02
 # fixed-basis: right
 #     basis: right. These columns are fixed before the next token comes, so
@@ -186,6 +187,7 @@ d2l.attempt('fixed-basis', basis=d2l.try_arrays(basis),
 # ```
 # ```output smollm2 sotu1898
 # rank 256: fixed 4.23±0.02, oracle 4.18±0.02, full attention 3.93±0.02
+# rank 192: fixed 4.58±0.02, oracle 4.43±0.02, full attention 3.93±0.02
 # rank 128: fixed 4.96±0.02, oracle 4.63±0.02, full attention 3.93±0.02
 # fixed-basis: right
 #     basis: right. These columns are fixed before the next token comes, so
