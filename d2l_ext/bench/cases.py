@@ -30,8 +30,7 @@ METHODS = {
     'hf-static': 'transformers, generate with its static cache',
 }
 PEERS = ('hf-dynamic', 'hf-static')
-# in `make bench` unless named: those that are there to be measured
-DEFAULT_METHODS = tuple(m for m in METHODS if not m.endswith('-fast'))
+DEFAULT_METHODS = tuple(METHODS)  # in `make bench` unless named
 
 
 @dataclass(frozen=True)
