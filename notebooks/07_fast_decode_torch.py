@@ -565,11 +565,11 @@ print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2
-# prompts of [1, 8, 9, 12] tokens; alone and together equal: 4 of 4
+# prompts of [1, 8, 9, 11] tokens; alone and together equal: 4 of 4
 # together ~20 tokens/s
 # ```
 # ```output gpt2
-# prompts of [1, 8, 9, 10] tokens; alone and together equal: ~4 of 4
+# prompts of [1, 6, 8, 9] tokens; alone and together equal: ~4 of 4
 # together ~20 tokens/s
 # ```
 

@@ -41,10 +41,10 @@ __all__ = [
     'window_attention',
     'attend_row',
     'fast_pass',
+    'round_up',
     'fast_cache',
     'fast_prefill',
     'fast_loop',
-    'round_up',
 ]
 
 
@@ -345,6 +345,11 @@ def fast_pass(model, X, ks, vs, t, starts):
 
 
 # from 07_fast_decode_jax, One Call
+def round_up(count, step=64):
+    """The next multiple of step: one compilation serves all up to it."""
+    return -(-count // step) * step
+
+
 def fast_cache(model, batch_size, max_len):
     """Empty keys and values, an array (B, G, S, hd) for each block."""
     like, _ = jax.eval_shape(lambda: d2l.init_cache(
@@ -388,11 +393,6 @@ def fast_loop(model, X, ks, vs, t, starts, keys, count, temperature, greedy,
 
 
 # from 07_fast_decode_jax, Writing with It
-def round_up(count, step=64):
-    """The next multiple of step: one compilation serves all up to it."""
-    return -(-count // step) * step
-
-
 @d2l.add_to_class(d2l.GPT)
 def generate_batch(self, prefixes, num_tokens, seed=0, temperature=1.0,
                    top_k=None):
