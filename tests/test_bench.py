@@ -562,10 +562,6 @@ def check_small(tmp_path, *methods):
 
 
 def test_the_small_case_runs(tmp_path):
-    rows = check_small(tmp_path, 'torch-static', 'hf-dynamic')
-    assert rows[1]['decode_ratio'] == 1 != rows[0]['decode_ratio']
-
-
-@pytest.mark.slow
-def test_the_small_case_runs_with_every_method(tmp_path):
-    check_small(tmp_path, *cases.DEFAULT_METHODS)
+    """A process for each; what they decode is held to the lessons above."""
+    rows = check_small(tmp_path, 'torch-fast', 'jax-fast', 'hf-dynamic')
+    assert rows[-1]['decode_ratio'] == 1 != rows[0]['decode_ratio']

@@ -153,6 +153,24 @@ def test_heatmaps_need_four_axes(shape):
         plotting.show_heatmaps(np.zeros(shape), 'x', 'y')
 
 
+def test_bars_stand_in_order_with_a_line_across():
+    """The first name above, each bar as long as its value."""
+    from matplotlib import pyplot as plt
+    axes = plotting.show_bars(['a', 'b'], [3, 1.5], 'ms', line=1,
+                              line_label='least', figsize=(5, 3))
+    assert [bar.get_width() for bar in axes.patches] == [3, 1.5]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ['a', 'b']
+    low, high = axes.get_ylim()
+    assert low > high, 'the first bar stands below'
+    assert list(axes.lines[0].get_xdata()) == [1, 1]
+    assert axes.get_legend().get_texts()[0].get_text() == 'least'
+    assert axes.get_xlabel() == 'ms'
+    assert tuple(plt.gcf().get_size_inches()) == (5, 3)
+    with pytest.raises(ValueError, match='2 names for 1 values'):
+        plotting.show_bars(['a', 'b'], [1], 'ms')
+    plt.close('all')
+
+
 def test_timeit_is_in_seconds(backend):
     """The median of reps calls, after one that does not count."""
     import time
