@@ -139,8 +139,22 @@ def test_one_row_as_a_sum_is_the_product(bias):
     row.load_state_dict(plain.state_dict())
     for shape in ((5,), (1, 5), (1, 1, 5), (2, 5), (2, 3, 5)):
         x = torch.randn(shape)
-        assert row(x).shape == plain(x).shape
         torch.testing.assert_close(row(x), plain(x))
+        if x.numel() == 5:  # what is compiled
+            y = d2l_torch.row_times(x, plain.weight, plain.bias)
+            torch.testing.assert_close(y, plain(x))
+
+
+@pytest.mark.slow
+def test_more_programs_than_the_compilers_default_limit():
+    """Batches of 1 to 9 texts in a row: none fails, each writes its text."""
+    model = gpt(BACKENDS['torch'], 1)
+    torch._dynamo.reset()
+    d2l_torch.can_compile.cache_clear()
+    text = model.generate_cached([3, 1], 4, temperature=0)
+    for batch in range(1, 10):
+        found = model.generate_batch([[3, 1]] * batch, 4, temperature=0)
+        assert found == [text] * batch
 
 
 @each_form('rope', 'grouped', 'post-norm, biases')

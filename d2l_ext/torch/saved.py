@@ -33,6 +33,7 @@ __all__ = [
     'turned',
     'attend_row',
     'row_times',
+    'linear',
     'RowLinear',
     'twin',
     'fast_block',
@@ -268,12 +269,17 @@ def row_times(x, W, bias=None):
     return y.reshape(*x.shape[:-1], -1)
 
 
+def linear(x, W, bias=None):
+    """F.linear; a single row, where it is compiled, as a sum."""
+    one = x.numel() == x.shape[-1] and torch.compiler.is_compiling()
+    return (row_times if one else F.linear)(x, W, bias)
+
+
 class RowLinear(nn.Linear):
     """A linear map that writes the product with a single row as a sum."""
 
     def forward(self, x):
-        times = row_times if x.numel() == x.shape[-1] else F.linear
-        return times(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
 
 def twin(model):
@@ -317,9 +323,7 @@ def fast_pass(model, X, ks, vs, t, starts):
     offset = (t - starts)[:, None, None]
     for blk, k_room, v_room in zip(model.blks, ks, vs):  # noqa: B905
         h = fast_block(blk, h, k_room, v_room, slots, offset, mask)
-    h = model.norm(h[:, -1])
-    times = row_times if len(h) == 1 else F.linear
-    return times(h, model.token_emb.weight)
+    return linear(model.norm(h[:, -1]), model.token_emb.weight)
 
 
 fast_step = torch.compile(
@@ -343,6 +347,9 @@ def can_compile():
         torch.compile(lambda x: x + 1)(torch.ones(2, device=d2l.try_gpu()))
     except Exception:  # whatever is missing, the plain pass does without
         return False
+    # each model and batch size is a program of its own; past the limit, which
+    # is 8, a call would fail
+    torch._dynamo.config.recompile_limit = 256
     return True
 
 
