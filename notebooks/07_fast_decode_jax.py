@@ -207,6 +207,10 @@ measure('weights', InTurn(
 # weights: ~10 ms per step, ~6 % of the ceiling
 # ```
 
+# %% [markdown] tags=["backend-only"] why="about the walk of a jitted call"
+# That gains nothing to speak of here, as the lesson on the roofline found: the
+# walk is short beside the step. On a faster device it would weigh more.
+
 # %% [markdown]
 # ## One Query Is Not Many
 #
@@ -284,7 +288,7 @@ def full_cache(n, room=64):
     return tuple(tuple(jax.random.normal(key, (1, H, n + room, hd))
                        for key in half) for half in keys)
 
-one = jnp.zeros(1, jnp.int32)                                # starts at slot 0
+one = jnp.zeros(1, jnp.int32)                    # a text from slot 0 on
 measure('attention', InTurn(lambda ks, vs: split_pass(
     state, X, ks, vs, n, one), *full_cache(n)))
 
@@ -434,7 +438,7 @@ for n, t in by_context.items():
     print(f'n={n:5}: {moved[n] / moved[short]:.2f} times the bytes, '
           f'{t / by_context[short]:.2f} times the time')
 growth = by_context[long] / by_context[short] / (moved[long] / moved[short])
-assert growth < 1.7, f'{growth:.2f} times as much as the bytes: {by_context}'
+assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 
 # %% [markdown] tags=["expected"]
 # ```output small
@@ -451,11 +455,12 @@ assert growth < 1.7, f'{growth:.2f} times as much as the bytes: {by_context}'
 
 # %% [markdown]
 # Sixteen times the context has 28 per cent more bytes, and the step takes a
-# third to two thirds longer. So time follows bytes, but not as closely as the
-# bandwidth would have it: attention reads the cache at about half the rate at
-# which the products read the weights. (The check above allows 70 per cent more
-# than the bytes ask for. The step of the first lesson, which copies the cache,
-# grows by more than that.)
+# third to two thirds longer, from run to run. So time follows bytes, but not
+# as closely as the bandwidth would have it: attention reads the cache more
+# slowly than the products read the weights. (The check above allows half as
+# much again as the bytes ask for. The step of the first lesson, which copies
+# its cache, takes more: 1.7 times what its bytes ask for in PyTorch, above 3
+# in JAX.)
 
 # %% [markdown]
 # ## Writing with It

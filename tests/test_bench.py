@@ -82,10 +82,10 @@ def test_the_static_step_gives_the_logits_of_a_full_pass(small):
     from d2l_ext.bench import methods_torch
     model, X = small[2], torch.as_tensor(PROMPTS)
     full = BACKENDS['torch'].full(model, X)
-    ks, vs = methods_torch.empty_buffers(model, B, T + 3)
-    assert ks.shape == vs.shape == (2, B, small[0]['num_kv_heads'] or H,
-                                    T + 3, HD)
-    for x in (ks, vs):
+    ks, vs = BACKENDS['torch'].d2l.fast_cache(model, B, T + 3)
+    assert len(ks) == len(vs) == 2
+    for x in (*ks, *vs):
+        assert x.shape == (B, small[0]['num_kv_heads'] or H, T + 3, HD)
         x.fill_(torch.nan)  # an empty slot that is read shows
     with torch.inference_mode():
         for start, stop in ((0, 4), (4, 5), (5, 6), (6, 7)):

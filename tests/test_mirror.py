@@ -43,6 +43,7 @@ DIFFERENCES = {
     'fast_step': 'fast_pass compiled; in JAX fast_loop is',
     'may_vary': 'JAX compiles for a room that is rounded up',
     'can_compile': 'JAX always can',
+    'fast_parts': 'JAX has one way, always compiled',
     'round_up': 'torch compiles for a room of any length',
     'fast_prefill': 'in torch fast_pass, not compiled',
     'fast_loop': 'in torch a loop over fast_step',

@@ -48,8 +48,8 @@ def forget():
 def forward_static(model, ks, vs, X, t):
     """Logits (B, V) of the last of new tokens X (B, T) at position t.
 
-    ks, vs: buffers (blocks, B, G, max_len, hd), the first t slots filled;
-    the new rows are written into them. T is 1, or t is 0.
+    ks, vs: for each block a buffer (B, G, max_len, hd), of which t slots are
+    filled; the new rows are written into it. T is 1, or t is 0.
     """
     T = X.shape[1]
     S = t + T
@@ -66,15 +66,6 @@ def forward_static(model, ks, vs, X, t):
         Y = blk.attention.W_o(Y.transpose(1, 2).flatten(2))
         H = blk.after_attention(H, Y)
     return model.norm(H[:, -1]) @ model.token_emb.weight.T
-
-
-def empty_buffers(model, batch, max_len):
-    """Two tensors (blocks, B, G, max_len, hd)."""
-    emb, attention = model.token_emb.weight, model.blks[0].attention
-    H = attention.num_heads
-    shape = (len(model.blks), batch, getattr(attention, 'num_kv_heads', H),
-             max_len, emb.shape[1] // H)
-    return emb.new_empty(shape), emb.new_empty(shape)
 
 
 def greedy(logits):
@@ -118,8 +109,8 @@ class Growing(TorchMethod):
 
 class Static(TorchMethod):
     def read(self):
-        self.buffers = empty_buffers(self.model, len(self.X),
-                                     self.context + self.steps)
+        self.buffers = d2l.fast_cache(self.model, len(self.X),
+                                      self.context + self.steps)
         return greedy(forward_static(self.model, *self.buffers, self.X, 0))
 
     def step(self, token, i):
@@ -132,9 +123,7 @@ class Fast(TorchMethod):
 
     def read(self):
         model, B = self.model, len(self.X)
-        self.step_of, self.parts = (
-            (d2l.fast_step, d2l.twin(model)) if d2l.can_compile() else
-            (d2l.fast_pass, d2l.turned(model)))
+        self.step_of, self.parts = d2l.fast_parts(model)
         self.cache = d2l.may_vary(*d2l.fast_cache(
             model, B, self.context + self.steps))
         self.starts = self.X.new_zeros(B)

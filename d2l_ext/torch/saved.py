@@ -41,6 +41,7 @@ __all__ = [
     'fast_step',
     'may_vary',
     'can_compile',
+    'fast_parts',
     'fast_cache',
 ]
 
@@ -341,16 +342,23 @@ def may_vary(ks, vs):
 
 # from 07_fast_decode_torch, Writing with It
 @functools.cache
-def can_compile():
-    """Whether `torch.compile` finds all it needs to build a program here."""
+def can_compile(device):
+    """Whether `torch.compile` finds what it needs to build a program."""
     try:
-        torch.compile(lambda x: x + 1)(torch.ones(2, device=d2l.try_gpu()))
+        torch.compile(lambda x: x + 1)(torch.ones(2, device=device))
     except Exception:  # whatever is missing, the plain pass does without
         return False
+    return True
+
+
+def fast_parts(model):
+    """The step for one new token, and the modules that it takes."""
+    if not can_compile(model.norm.weight.device):
+        return fast_pass, turned(model)
     # each model and batch size is a program of its own; past the limit, which
     # is 8, a call would fail
     torch._dynamo.config.recompile_limit = 256
-    return True
+    return fast_step, twin(model)
 
 
 def fast_cache(model, batch_size, max_len):
@@ -377,8 +385,7 @@ def generate_batch(self, prefixes, num_tokens, temperature=1.0, top_k=None):
     starts = torch.tensor([T - len(prefix) for prefix in prefixes],
                           device=device)
     ks, vs = may_vary(*fast_cache(self, len(X), T + num_tokens))
-    step, model = ((fast_step, twin(self)) if can_compile() else
-                   (fast_pass, turned(self)))
+    step, model = fast_parts(self)
     ids, t = [X], torch.zeros((), dtype=torch.long, device=device)
     for i in range(num_tokens):
         logits = (step if i else fast_pass)(model, X, ks, vs, t, starts)
