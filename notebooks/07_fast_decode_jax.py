@@ -258,8 +258,7 @@ def fast_pass(model, X, ks, vs, t, starts):  #@save
     slots = t + jnp.arange(T)                                # (T,)
     seen = jnp.arange(T if T > 1 else ks[0].shape[2])
     mask = (seen >= starts[:, None, None]) & (seen <= slots[:, None])
-    # a slot before the text sees itself: a mean over nothing would be nan
-    mask = (mask | (seen == slots[:, None]))[:, None]        # (B, 1, T, S)
+    mask = mask[:, None]                                     # (B, 1, T, S)
     h = model.token_emb(X)
     if model.pos == 'learned':
         h = h + model.pos_emb(jnp.maximum(slots - starts[:, None], 0))

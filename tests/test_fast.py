@@ -63,6 +63,30 @@ def test_what_pads_a_prompt_is_never_seen(backend):
     assert both[0] == other[0] and both[1][:20] == long
 
 
+def rows_of(backend, model, prompt, pads):
+    """Keys and values (2, blocks, G, T, hd) of a prompt after some pads."""
+    X, starts = np.array([[0] * pads + prompt]), np.array([pads])
+    cache = backend.d2l.fast_cache(model, 1, X.shape[1] + 2)
+    args = map(backend.array, (0, starts))
+    if backend.name == 'torch':
+        with torch.inference_mode():
+            backend.d2l.fast_pass(model, backend.array(X), *cache, *args)
+    else:
+        _, *cache = backend.d2l.fast_pass(model, backend.array(X), *cache,
+                                          *args)
+    return np.array([[backend.numpy(room)[0, :, pads:X.shape[1]]
+                      for room in half] for half in cache])
+
+
+@each_form('rope', 'learned')
+def test_positions_count_from_the_start_of_a_text(backend, form):
+    """What a prompt leaves in the cache is the same behind any pads."""
+    model = gpt(backend, **form)
+    alone = rows_of(backend, model, [3, 1, 4], 0)
+    np.testing.assert_allclose(rows_of(backend, model, [3, 1, 4], 5), alone,
+                               atol=1e-5)
+
+
 def test_a_batch_is_refused_as_a_whole(backend, monkeypatch):
     """One bad prompt, or one too long: its value is named, before work."""
     model = gpt(backend)

@@ -316,8 +316,7 @@ def fast_pass(model, X, ks, vs, t, starts):
     slots = t + torch.arange(T, device=X.device)             # (T,)
     seen = torch.arange(T if T > 1 else ks[0].shape[2], device=X.device)
     mask = (seen >= starts[:, None, None]) & (seen <= slots[:, None])
-    # a slot before the text sees itself: a mean over nothing would be nan
-    mask = (mask | (seen == slots[:, None]))[:, None]        # (B, 1, T, S)
+    mask = mask[:, None]                                     # (B, 1, T, S)
     h = model.token_emb(X)
     if model.pos == 'learned':
         h = h + model.pos_emb((slots - starts[:, None]).clamp(min=0))
