@@ -51,9 +51,10 @@ sizes = {
 #
 # Model and passage are those of the lesson on low rank. While the model
 # reads, we compute the attention weights of each block a second time, to look
-# at them. Two numbers per block interest us. One is the mean weight that
-# queries from position 64 on give to token 0. The other is the norm of the
-# value of token 0, divided by the mean norm of the others.
+# at them, and keep the keys and values of a middle block for later. Two
+# numbers per block interest us. One is the mean weight that queries from
+# position 64 on give to token 0. The other is the norm of the value of token
+# 0, divided by the mean norm of the others.
 
 # %%
 model, encoding, name = d2l.load_checkpoint()
@@ -69,7 +70,7 @@ def weights(q, k):
     mask = d2l.attention_mask(T, T, causal=True, device=q.device)
     return scores.masked_fill(~mask, -torch.inf).softmax(-1).flatten(1, 2)
 
-on_first, value_norms, maps = [], [], []
+on_first, value_norms, maps, middle = [], [], [], {}
 
 def watch(q, k, v, i):
     """Stock attention that notes what goes to token 0."""
@@ -77,6 +78,8 @@ def watch(q, k, v, i):
     on_first.append(A[:, 64:, 0].mean().item())
     value_norms.append((norms[:, 0].mean() / norms[:, 1:].mean()).item())
     maps.append(A[:, :48, :48].clone().cpu())  # a view would keep A
+    if i == len(model.blks) // 2:
+        middle.update(k=k, v=v)
     return d2l.stock_attention(q, k, v)
 
 # %% [markdown] tags=["expected"]
@@ -629,14 +632,6 @@ attention = model.blks[0].attention
 L, H, hd = len(model.blks), attention.num_heads, model.token_emb.weight.shape[
     1] // attention.num_heads
 n, r, d_R, window, sinks = sizes['tokens'], 4 * hd, hd // 2, 256, 4
-middle = {}
-
-def keep_middle(q, k, v, i):
-    if i == L // 2:
-        middle.update(k=k, v=v)
-    return d2l.stock_attention(q, k, v)
-
-d2l.forward_blocks(model, X, keep_middle)
 k, v = middle['k'], middle['v']
 
 def with_heads(x, G):

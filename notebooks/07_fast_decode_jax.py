@@ -21,6 +21,7 @@
 
 # %%
 import functools
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,7 @@ print(run)
 # step that we make faster; contexts: of the last one; prompt: of the prefill;
 # new: tokens that we write; share: of the ceiling, what we have to reach
 sizes = {
-    'small': dict(megabytes=(512,), context=1024, contexts=(128, 1024, 2048),
+    'small': dict(megabytes=(512,), context=1024, contexts=(128, 2048),
                   prompt=256, new=16, reps=5, share=0.25),
     'full': dict(megabytes=(1024,), context=2048,
                  contexts=(128, 1024, 2048, 4096), prompt=2048, new=128,
@@ -184,32 +185,69 @@ assert head[1] < head[T], f'one row {head[1]:.4f} s, all {head[T]:.4f} s'
 # %% [markdown] tags=["backend-only"] why="about the call of a jitted function"
 # A model is a tree of modules, and a compiled function takes arrays. So at
 # each call JAX walks through the tree to collect some hundred arrays, and
-# builds modules around them again inside. The lesson on the roofline tried
-# both layouts of a weight and found no clear winner for XLA; what we can
-# change is the walk: split the model once, into its structure and its arrays,
-# and pass the arrays alone.
+# builds modules around them again inside. We can split the model once, into
+# its structure and its arrays, and pass the arrays alone.
 
-# %%
-graphdef, state = nnx.split(model)
-
-@functools.partial(jax.jit, donate_argnames=('ks', 'vs'))
-def split_chunk(state, ks, vs, X, t):
+# %% tags=["backend-only"] why="PyTorch calls modules as they are"
+@functools.partial(jax.jit, static_argnames='graphdef',
+                   donate_argnames=('ks', 'vs'))
+def split_chunk(graphdef, state, ks, vs, X, t):
     return d2l.forward_chunk(nnx.merge(graphdef, state), ks, vs, X, t)
 
-measure('weights', InTurn(
-    lambda ks, vs: split_chunk(state, ks, vs, X, n), *stacked_cache(n)))
+def split_step(model):
+    """A step of lesson 01 that walks through the model only once."""
+    parts = nnx.split(model)
+    return InTurn(lambda ks, vs: split_chunk(*parts, ks, vs, X, n),
+                  *stacked_cache(n))
+
+measure('split', split_step(model))
+
+# %% [markdown] tags=["expected", "backend-only"] why="no such step in PyTorch"
+# ```output small
+# split: ~73 ms per step, ~33 % of the ceiling
+# ```
+# ```output full
+# split: ~10 ms per step, ~6 % of the ceiling
+# ```
+
+# %% [markdown] tags=["backend-only"] why="about the layout that XLA likes"
+# That gains nothing to speak of here, as the lesson on the roofline found: the
+# walk is short beside the step. On a faster device it would weigh more.
+#
+# More is in the arrays themselves. Most of the step is products of one row
+# with a matrix. `nnx.Linear` keeps its weight as (in, out), a row for each
+# input, and the product is a sum of such rows. If the same numbers lie as
+# (out, in), each number of the result is a sum along one row, and the matrix
+# is read from its start to its end. A layer takes the function that multiplies
+# as an argument, `dot_general`, so the modules stay as they are. (The lesson
+# on the roofline timed single products, where either layout may win. Over all
+# products of a step this one does, here.)
+
+# %%
+def times_turned(x, W, dims, **options):  #@save
+    """`jax.lax.dot_general` of x and a matrix that lies as (out, in)."""
+    (x_dims, _), batch_dims = dims
+    return jax.lax.dot_general(x, W, ((x_dims, (1,)), batch_dims), **options)
+
+def turned(model):  #@save
+    """A copy of the model whose linear maps keep weights as (out, in)."""
+    model = nnx.merge(*nnx.split(model))  # new modules around the same arrays
+    for _, module in nnx.iter_modules(model):
+        if type(module) is nnx.Linear:
+            module.kernel = nnx.Param(module.kernel[...].T)
+            module.dot_general = times_turned
+    return model
+
+rows = turned(model)
+measure('weights', split_step(rows))
 
 # %% [markdown] tags=["expected"]
 # ```output small
-# weights: ~73 ms per step, ~33 % of the ceiling
+# weights: ~65 ms per step, ~37 % of the ceiling
 # ```
 # ```output full
 # weights: ~10 ms per step, ~6 % of the ceiling
 # ```
-
-# %% [markdown] tags=["backend-only"] why="about the walk of a jitted call"
-# That gains nothing to speak of here, as the lesson on the roofline found: the
-# walk is short beside the step. On a faster device it would weigh more.
 
 # %% [markdown]
 # ## One Query Is Not Many
@@ -277,8 +315,9 @@ def fast_pass(model, X, ks, vs, t, starts):  #@save
     logits = model.token_emb.attend(model.norm(h[:, -1]))
     return logits, tuple(new_ks), tuple(new_vs)
 
-@functools.partial(jax.jit, donate_argnames=('ks', 'vs'))
-def split_pass(state, X, ks, vs, t, starts):
+@functools.partial(jax.jit, static_argnames='graphdef',
+                   donate_argnames=('ks', 'vs'))
+def split_pass(graphdef, state, X, ks, vs, t, starts):
     return fast_pass(nnx.merge(graphdef, state), X, ks, vs, t, starts)
 
 def full_cache(n, room=64):
@@ -287,9 +326,9 @@ def full_cache(n, room=64):
     return tuple(tuple(jax.random.normal(key, (1, H, n + room, hd))
                        for key in half) for half in keys)
 
-one = jnp.zeros(1, jnp.int32)                    # a text from slot 0 on
+parts, one = nnx.split(rows), jnp.zeros(1, jnp.int32)    # from slot 0 on
 measure('attention', InTurn(lambda ks, vs: split_pass(
-    state, X, ks, vs, n, one), *full_cache(n)))
+    *parts, X, ks, vs, n, one), *full_cache(n)))
 
 # %% [markdown] tags=["expected"]
 # ```output small
@@ -367,9 +406,9 @@ def looped(n, count=17):
     ks, vs = full_cache(n, room - n)
     keys = jax.random.split(jax.random.key(0), room)
     return InTurn(lambda ks, vs: fast_loop(
-        model, X, ks, vs, n, one, keys, count, 1.0, True, None), ks, vs)
+        rows, X, ks, vs, n, one, keys, count, 1.0, True, None), ks, vs)
 
-first = split_pass(state, X, *full_cache(n), n, one)[0]
+first = split_pass(*parts, X, *full_cache(n), n, one)[0]
 last = d2l.jitted_chunk(model, *(jnp.stack(x).swapaxes(2, 3)
                                  for x in full_cache(n)), X, n)[0]
 error = jnp.abs(first - last).max()
@@ -425,16 +464,22 @@ assert sizes['share'] < shares['one call'] < 1.3, shares
 # grow.
 
 # %%
-def fast_seconds(n):
-    """Seconds of a step of the loop after n tokens."""
-    return d2l.timeit(looped(n), sizes['reps'], pick=min) / 16
+def in_turns(steps, rounds=3):
+    """Least seconds of each; in turns, so that all meet the same minutes."""
+    seconds = {}
+    for _ in range(rounds):
+        for n, step in steps.items():
+            t = d2l.timeit(step, sizes['reps'] // rounds, pick=min)
+            seconds[n] = min(t, seconds.get(n, t))
+    return seconds
 
-by_context = {n: fast_seconds(n) for n in sizes['contexts']}
+by_context = in_turns({n: looped(n) for n in sizes['contexts']})
+by_context = {n: t / 16 for n, t in by_context.items()}
 moved = {n: d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
          for n in by_context}
 short, *_, long = by_context
-for n, t in by_context.items():
-    print(f'n={n:5}: {moved[n] / moved[short]:.2f} times the bytes, '
+for m, t in by_context.items():
+    print(f'n={m:5}: {moved[m] / moved[short]:.2f} times the bytes, '
           f'{t / by_context[short]:.2f} times the time')
 growth = by_context[long] / by_context[short] / (moved[long] / moved[short])
 assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
@@ -442,7 +487,6 @@ assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 # %% [markdown] tags=["expected"]
 # ```output small
 # n=  128: 1.00 times the bytes, 1.00 times the time
-# n= 1024: 1.13 times the bytes, ~1.2 times the time
 # n= 2048: 1.28 times the bytes, ~1.5 times the time
 # ```
 # ```output full
@@ -455,11 +499,37 @@ assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 # %% [markdown]
 # Sixteen times the context has 28 per cent more bytes, and the step takes a
 # third to two thirds longer, from run to run. So time follows bytes, but not
-# as closely as the bandwidth would have it: attention reads the cache more
-# slowly than the products read the weights. (The check above allows half as
+# as closely as the bandwidth would have it. (The check above allows half as
 # much again as the bytes ask for. The step of the first lesson, which copies
 # its cache, takes more: 1.7 times what its bytes ask for in PyTorch, above 3
 # in JAX.)
+#
+# The two times are two equations, for what a byte of the cache takes and for
+# all that does not depend on the context. They say where the step spends its
+# time.
+
+# %%
+more = by_context[long] - by_context[short]
+assert more > 0, by_context
+rate = (moved[long] - moved[short]) / more
+cache = d2l.cache_bytes(L, H, hd, n) / rate
+rest = by_context[short] - d2l.cache_bytes(L, H, hd, short) / rate
+print(f'cache of {n} tokens: {1e3 * cache:.0f} ms, {rate / 1e9:.0f} GB/s')
+print(f'all else: {1e3 * rest:.0f} ms; if that is reading weights, '
+      f'{d2l.bytes_moved(N) / rest / 1e9:.0f} GB/s')
+print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# cache of 1024 tokens: ~10 ms, ~8 GB/s
+# all else: ~35 ms; if that is reading weights, ~14 GB/s
+# plain read: ~20 GB/s
+# ```
+# ```output full
+# cache of 2048 tokens: ~1 ms, ~300 GB/s
+# all else: ~1 ms; if that is reading weights, ~300 GB/s
+# plain read: ~1500 GB/s
+# ```
 
 # %% [markdown]
 # ## Writing with It
@@ -473,7 +543,26 @@ assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 # A text alone is a batch of one, and its tokens are drawn as in the first
 # lesson, from the same random numbers.
 
+# %% [markdown] tags=["backend-only"] why="only here weights are copied"
+# To turn the weights takes as long as a few steps, and the copy as much memory
+# as the weights. So it is made when a model writes its first text, and kept as
+# long as the model lives. Arrays of JAX never change: while the model holds
+# the same ones, the copy holds.
+
 # %%
+fast_copies = weakref.WeakKeyDictionary()  #@save
+
+def fast_modules(model):  #@save
+    """The model turned, if that is worth it: a copy, kept with the model."""
+    if jax.default_backend() != 'cpu':
+        return model
+    arrays = jax.tree.leaves(model)
+    before, copy = fast_copies.get(model, ([], None))
+    if [*map(id, before)] != [*map(id, arrays)]:  # none yet, or new weights
+        copy = turned(model)
+        fast_copies[model] = arrays, copy
+    return copy
+
 @d2l.add_to_class(d2l.GPT)  #@save
 def generate_batch(self, prefixes, num_tokens, seed=0, temperature=1.0,
                    top_k=None):
@@ -492,7 +581,7 @@ def generate_batch(self, prefixes, num_tokens, seed=0, temperature=1.0,
     # as many as there is room for: each depends on the seed and its number
     keys = jax.random.split(jax.random.key(seed), room)
     how = float(temperature), temperature == 0, top_k
-    with d2l.evaluation(self) as model:
+    with d2l.evaluation(fast_modules(self)) as model:
         X, ks, vs = fast_prefill(model, X, starts, keys[0], *how, room)
         ids, ks, vs = fast_loop(model, X, ks, vs, T, starts, keys,
                                 num_tokens, *how)
@@ -519,7 +608,7 @@ texts, rates = {}, {}
 for loop, generate in loops.items():
     texts[loop] = generate(prompt, sizes['new'], temperature=0)
     rates[loop] = sizes['new'] / d2l.timeit(
-        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=3)
+        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=1)
 same = sum(a == b for a, b in zip(
     *(text[len(prompt):] for text in texts.values()), strict=True))
 print(f'{name}: {same} of {sizes["new"]} new tokens equal')
@@ -558,7 +647,7 @@ print(f'prompts of {sorted(map(len, prompts))} tokens; alone and together '
       f'equal: {sum(a == b for a, b in zip(alone, together, strict=True))} '
       f'of {len(prompts)}')
 seconds = d2l.timeit(lambda: lm.generate_batch(
-    prompts, sizes['new'], temperature=0), reps=2)
+    prompts, sizes['new'], temperature=0), reps=1)
 print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 
 # %% [markdown] tags=["expected"]

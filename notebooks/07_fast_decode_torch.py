@@ -43,7 +43,7 @@ print(run)
 # step that we make faster; contexts: of the last one; prompt: of the prefill;
 # new: tokens that we write; share: of the ceiling, what we have to reach
 sizes = {
-    'small': dict(megabytes=(512,), context=1024, contexts=(128, 1024, 2048),
+    'small': dict(megabytes=(512,), context=1024, contexts=(128, 2048),
                   prompt=256, new=16, reps=9, share=0.25),
     'full': dict(megabytes=(1024,), context=2048,
                  contexts=(128, 1024, 2048, 4096), prompt=2048, new=128,
@@ -419,19 +419,27 @@ assert sizes['share'] < shares['one call'] < 1.3, shares
 # grow.
 
 # %%
-@torch.inference_mode()
-def fast_seconds(n):
-    """Seconds of a compiled step after n tokens."""
-    ks, vs = may_vary(*full_cache(n))
-    return d2l.timeit(lambda: fast_step(fast, X, ks, vs, at(n), one),
-                      2 * sizes['reps'], pick=min)
+def in_turns(steps, rounds=3):
+    """Least seconds of each; in turns, so that all meet the same minutes."""
+    seconds = {}
+    for _ in range(rounds):
+        for n, step in steps.items():
+            t = d2l.timeit(step, sizes['reps'] // rounds, pick=min)
+            seconds[n] = min(t, seconds.get(n, t))
+    return seconds
 
-by_context = {n: fast_seconds(n) for n in sizes['contexts']}
+def step_after(n):
+    """The compiled step after n tokens."""
+    ks, vs = may_vary(*full_cache(n))
+    return torch.inference_mode()(
+        lambda: fast_step(fast, X, ks, vs, at(n), one))
+
+by_context = in_turns({n: step_after(n) for n in sizes['contexts']})
 moved = {n: d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
          for n in by_context}
 short, *_, long = by_context
-for n, t in by_context.items():
-    print(f'n={n:5}: {moved[n] / moved[short]:.2f} times the bytes, '
+for m, t in by_context.items():
+    print(f'n={m:5}: {moved[m] / moved[short]:.2f} times the bytes, '
           f'{t / by_context[short]:.2f} times the time')
 growth = by_context[long] / by_context[short] / (moved[long] / moved[short])
 assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
@@ -439,7 +447,6 @@ assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 # %% [markdown] tags=["expected"]
 # ```output small
 # n=  128: 1.00 times the bytes, 1.00 times the time
-# n= 1024: 1.13 times the bytes, ~1.2 times the time
 # n= 2048: 1.28 times the bytes, ~1.5 times the time
 # ```
 # ```output full
@@ -452,11 +459,37 @@ assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 # %% [markdown]
 # Sixteen times the context has 28 per cent more bytes, and the step takes a
 # third to two thirds longer, from run to run. So time follows bytes, but not
-# as closely as the bandwidth would have it: attention reads the cache more
-# slowly than the products read the weights. (The check above allows half as
+# as closely as the bandwidth would have it. (The check above allows half as
 # much again as the bytes ask for. The step of the first lesson, which copies
 # its cache, takes more: 1.7 times what its bytes ask for in PyTorch, above 3
 # in JAX.)
+#
+# The two times are two equations, for what a byte of the cache takes and for
+# all that does not depend on the context. They say where the step spends its
+# time.
+
+# %%
+more = by_context[long] - by_context[short]
+assert more > 0, by_context
+rate = (moved[long] - moved[short]) / more
+cache = d2l.cache_bytes(L, H, hd, n) / rate
+rest = by_context[short] - d2l.cache_bytes(L, H, hd, short) / rate
+print(f'cache of {n} tokens: {1e3 * cache:.0f} ms, {rate / 1e9:.0f} GB/s')
+print(f'all else: {1e3 * rest:.0f} ms; if that is reading weights, '
+      f'{d2l.bytes_moved(N) / rest / 1e9:.0f} GB/s')
+print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
+
+# %% [markdown] tags=["expected"]
+# ```output small
+# cache of 1024 tokens: ~10 ms, ~8 GB/s
+# all else: ~35 ms; if that is reading weights, ~14 GB/s
+# plain read: ~20 GB/s
+# ```
+# ```output full
+# cache of 2048 tokens: ~1 ms, ~300 GB/s
+# all else: ~1 ms; if that is reading weights, ~300 GB/s
+# plain read: ~1500 GB/s
+# ```
 
 # %% [markdown]
 # ## Writing with It
@@ -541,7 +574,7 @@ texts, rates = {}, {}
 for loop, generate in loops.items():
     texts[loop] = generate(prompt, sizes['new'], temperature=0)
     rates[loop] = sizes['new'] / d2l.timeit(
-        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=3)
+        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=1)
 same = sum(a == b for a, b in zip(
     *(text[len(prompt):] for text in texts.values()), strict=True))
 print(f'{name}: {same} of {sizes["new"]} new tokens equal')
@@ -580,7 +613,7 @@ print(f'prompts of {sorted(map(len, prompts))} tokens; alone and together '
       f'equal: {sum(a == b for a, b in zip(alone, together, strict=True))} '
       f'of {len(prompts)}')
 seconds = d2l.timeit(lambda: lm.generate_batch(
-    prompts, sizes['new'], temperature=0), reps=2)
+    prompts, sizes['new'], temperature=0), reps=1)
 print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 
 # %% [markdown] tags=["expected"]

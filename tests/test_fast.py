@@ -3,6 +3,8 @@
 B batch, T tokens, H heads, hd head width, G key-value heads, S slots
 """
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -220,6 +222,37 @@ def test_without_a_compiler_the_text_is_the_same(monkeypatch):
 
 
 # --- JAX ---------------------------------------------------------------------
+
+
+@each_form('rope', 'grouped', 'post-norm, biases')
+def test_jax_turned_weights_give_the_same_logits(form):
+    """Matrices as (out, in) in new modules; the model keeps its own."""
+    model = gpt(BACKENDS['jax'], **form)
+    turned = d2l_jax.turned(model)
+    W, W_turned = (m.blks[0].ffn.W_1.kernel[...] for m in (model, turned))
+    assert W_turned.shape == W.shape[::-1] and W.shape[0] < W.shape[1]
+    np.testing.assert_array_equal(W, W_turned.T)
+    assert turned.token_emb.embedding[...] is model.token_emb.embedding[...]
+    X = np.array([[3, 1, 4, 1, 5]])
+    np.testing.assert_allclose(turned(X), model(X), atol=1e-5)
+
+
+def test_jax_copies_are_kept_while_the_weights_are_the_same():
+    """Another text does not turn them again; other weights do."""
+    model = gpt(BACKENDS['jax'], 1)
+    copy = d2l_jax.fast_modules(model)
+    assert d2l_jax.fast_modules(model) is copy
+    for weights in (model.token_emb.embedding, model.blks[0].ffn.W_2.kernel):
+        weights[...] = -2 * weights[...]
+        text = model.generate_cached([3, 1, 4], 9, temperature=0)
+        assert model.generate_fast([3, 1, 4], 9, temperature=0) == text
+        assert d2l_jax.fast_modules(model) is not copy
+        copy = d2l_jax.fast_modules(model)
+    assert model in d2l_jax.fast_copies
+    del model, weights, copy
+    gc.collect()
+    assert not [m for m in d2l_jax.fast_copies
+                if m.token_emb.num_embeddings == V and len(m.blks) == 1]
 
 
 @pytest.mark.slow

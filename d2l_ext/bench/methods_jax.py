@@ -101,10 +101,11 @@ class Fast(JaxMethod):
 
     def read(self):
         B, room = len(self.X), d2l.round_up(self.context + self.steps)
+        self.modules = d2l.fast_modules(self.model)
         self.starts = jnp.zeros(B, jnp.int32)
         self.keys = jax.random.split(jax.random.key(0), room)
         token, *self.cache = jax.block_until_ready(d2l.fast_prefill(
-            self.model, self.X, self.starts, self.keys[0], room=room,
+            self.modules, self.X, self.starts, self.keys[0], room=room,
             **self.how))
         self.first = token
         return token
@@ -112,7 +113,7 @@ class Fast(JaxMethod):
     def decode(self, steps):
         start = time.perf_counter()
         ids, *_ = jax.block_until_ready(d2l.fast_loop(
-            self.model, self.first, *self.cache, self.context, self.starts,
+            self.modules, self.first, *self.cache, self.context, self.starts,
             self.keys, steps + 1, **self.how))
         seconds = (time.perf_counter() - start) / steps
         self.ids = ids[0, :steps + 1].tolist()

@@ -12,6 +12,7 @@ What these notebooks mark #@save:
 
 import functools
 import operator
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -39,12 +40,16 @@ __all__ = [
     'squeeze',
     'lowrank_kv',
     'window_attention',
+    'times_turned',
+    'turned',
     'attend_row',
     'fast_pass',
     'round_up',
     'fast_cache',
     'fast_prefill',
     'fast_loop',
+    'fast_copies',
+    'fast_modules',
 ]
 
 
@@ -291,6 +296,23 @@ def window_attention(window, sinks=0, first=0):
     return attn_fn
 
 
+# from 07_fast_decode_jax, The Weights
+def times_turned(x, W, dims, **options):
+    """`jax.lax.dot_general` of x and a matrix that lies as (out, in)."""
+    (x_dims, _), batch_dims = dims
+    return jax.lax.dot_general(x, W, ((x_dims, (1,)), batch_dims), **options)
+
+
+def turned(model):
+    """A copy of the model whose linear maps keep weights as (out, in)."""
+    model = nnx.merge(*nnx.split(model))  # new modules around the same arrays
+    for _, module in nnx.iter_modules(model):
+        if type(module) is nnx.Linear:
+            module.kernel = nnx.Param(module.kernel[...].T)
+            module.dot_general = times_turned
+    return model
+
+
 # from 07_fast_decode_jax, One Query Is Not Many
 def attend_row(q, ks, vs, mask):
     """What one query of each head reads (B, 1, H, hd).
@@ -392,6 +414,21 @@ def fast_loop(model, X, ks, vs, t, starts, keys, count, temperature, greedy,
 
 
 # from 07_fast_decode_jax, Writing with It
+fast_copies = weakref.WeakKeyDictionary()
+
+
+def fast_modules(model):
+    """The model turned, if that is worth it: a copy, kept with the model."""
+    if jax.default_backend() != 'cpu':
+        return model
+    arrays = jax.tree.leaves(model)
+    before, copy = fast_copies.get(model, ([], None))
+    if [*map(id, before)] != [*map(id, arrays)]:  # none yet, or new weights
+        copy = turned(model)
+        fast_copies[model] = arrays, copy
+    return copy
+
+
 @d2l.add_to_class(d2l.GPT)
 def generate_batch(self, prefixes, num_tokens, seed=0, temperature=1.0,
                    top_k=None):
@@ -410,7 +447,7 @@ def generate_batch(self, prefixes, num_tokens, seed=0, temperature=1.0,
     # as many as there is room for: each depends on the seed and its number
     keys = jax.random.split(jax.random.key(seed), room)
     how = float(temperature), temperature == 0, top_k
-    with d2l.evaluation(self) as model:
+    with d2l.evaluation(fast_modules(self)) as model:
         X, ks, vs = fast_prefill(model, X, starts, keys[0], *how, room)
         ids, ks, vs = fast_loop(model, X, ks, vs, T, starts, keys,
                                 num_tokens, *how)
