@@ -55,7 +55,7 @@ print(run)
 # %%
 # contexts: tokens before the one we time; prompt, new: tokens read, written
 sizes = {
-    'small': dict(contexts=(128, 512, 1024), prompt=128, new=8, reps=2),
+    'small': dict(contexts=(128, 512, 1024), prompt=128, new=8, reps=1),
     'full': dict(contexts=(512, 1024, 2048, 4096), prompt=3584, new=256,
                  reps=10),
 }[run.profile]

@@ -346,8 +346,7 @@ def window_attention(window, sinks=0, first=0):  #@save
         j = jnp.arange(k.shape[1])
         t = j[-q.shape[1]:, None]
         seen = (t - j < window) | (j >= first) & (j < first + sinks)
-        return jax.nn.dot_product_attention(
-            q, k, v, mask=(seen & (j <= t))[None, None])
+        return d2l.attend_by_head(q, k, v, seen & (j <= t))
     return attn_fn
 
 # %%

@@ -45,6 +45,7 @@ DIFFERENCES = {
     'fast_parts': 'JAX has one way, always compiled',
     'times_turned': 'a torch tensor keeps its shape in any layout',
     'fast_modules': 'torch multiplies by weights as they lie',
+    'attend_by_head': 'torch has a fast kernel for a CPU',
     'fast_copies': 'what fast_modules keeps',
     'round_up': 'torch compiles for a room of any length',
     'fast_prefill': 'in torch fast_pass, not compiled',

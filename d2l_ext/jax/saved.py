@@ -35,6 +35,7 @@ __all__ = [
     'embed',
     'read_out',
     'forward_blocks',
+    'attend_by_head',
     'stock_attention',
     'rows',
     'squeeze',
@@ -249,10 +250,27 @@ def forward_blocks(model, X, attn_fn):
     return read_out(model, h)
 
 
+def attend_by_head(q, k, v, mask):
+    """What each query reads, (B, T, H, hd), under a mask (T, S).
+
+    q: (B, T, H, hd), k and v: (B, S, G, hd); mask: True where there is
+    something to see, for each query somewhere.
+    """
+    def attend(x):
+        q, g = x                                             # (B, T, hd)
+        scores = q @ k[g].mT / q.shape[-1]**0.5              # (B, T, S)
+        return jax.nn.softmax(jnp.where(mask, scores, -jnp.inf)) @ v[g]
+    H, G = q.shape[2], k.shape[2]
+    q, k, v = (jnp.moveaxis(x, 2, 0) for x in (q, k, v))
+    Y = jax.lax.map(attend, (q, jnp.arange(H) // (H // G)))
+    return jnp.moveaxis(Y, 0, 2)
+
+
 @jax.jit
 def stock_attention(q, k, v, i=0):
     """What the model does itself: causal attention, shared heads."""
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    T = q.shape[1]
+    return attend_by_head(q, k, v, d2l.attention_mask(T, T, causal=True))
 
 
 # from 05_low_rank_jax, How Many Directions?
@@ -291,8 +309,7 @@ def window_attention(window, sinks=0, first=0):
         j = jnp.arange(k.shape[1])
         t = j[-q.shape[1]:, None]
         seen = (t - j < window) | (j >= first) & (j < first + sinks)
-        return jax.nn.dot_product_attention(
-            q, k, v, mask=(seen & (j <= t))[None, None])
+        return d2l.attend_by_head(q, k, v, seen & (j <= t))
     return attn_fn
 
 
