@@ -5,6 +5,8 @@ documented interface, so environment.yml pins nbmake. d2l_ext.notebooks is
 imported where it is used: it would slow the start of every other test run.
 """
 
+import os
+
 import pytest
 from nbmake.nb_result import NotebookError, NotebookResult
 from nbmake.pytest_items import (
@@ -17,12 +19,20 @@ PROPERTY = 'notebook result'  # how a result travels to the summary
 REFUSED = 'wrong answers in all'
 
 
+def place():
+    """The number of this worker and how many there are, under pytest -n."""
+    return (int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:]),
+            int(os.environ.get('PYTEST_XDIST_WORKER_COUNT', 1)))
+
+
 class SourceItem(NotebookItem):
     def runtest(self):
         from d2l_ext import notebooks
 
-        result = notebooks.run(self.path, self.config.rootpath,
-                               self.config.option.nbmake_timeout)
+        root = self.config.rootpath
+        with notebooks.turn(self.path, root, *place()):
+            result = notebooks.run(self.path, root,
+                                   self.config.option.nbmake_timeout)
         self.user_properties.append((PROPERTY, result.record()))
         if result.faults:
             text = '\n'.join(str(fault) for fault in result.faults)

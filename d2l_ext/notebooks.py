@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, astuple, dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -23,6 +23,7 @@ from textwrap import indent
 
 import jupytext
 import nbformat
+from filelock import FileLock
 from nbclient.exceptions import DeadKernelError
 from nbmake.nb_run import NotebookRun
 
@@ -35,6 +36,8 @@ from .output_blocks import Counts, Fault, check, headings_above
 ROOT = Path(__file__).resolve().parent.parent
 CELL_SECONDS = 1800        # for one cell, unless the notebook's header says
 PEAK_LIMIT = 4 * 10**9     # bytes: half of a laptop with 8 GB
+# they time nothing that their checks hold closely, so two may run at once
+TOGETHER = ('04_gqa', '05_low_rank', '06_sinks')
 PROBE = '''def _probe():
     import json
     from d2l_ext import runs
@@ -109,6 +112,29 @@ def find(names, root=ROOT):
 
 
 @contextmanager
+def turn(source, root=ROOT, worker=0, workers=1):
+    """Wait until a notebook may run, beside those that other workers run.
+
+    Each worker has a seat. One of TOGETHER takes that of its worker, any
+    other takes all of them: it measures the machine, so it has it alone.
+    """
+    together = source.stem.startswith(TOGETHER)
+    seats = [worker] if together else range(workers)
+    before = os.environ.get('OMP_WAIT_POLICY')
+    built(source, root).parent.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        for seat in seats:  # always in this order, or two wait for each other
+            stack.enter_context(FileLock(root / 'build' / f'seat{seat}.lock'))
+        if together and workers > 1:  # who waits leaves its core to the other
+            os.environ['OMP_WAIT_POLICY'] = before or 'passive'
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop('OMP_WAIT_POLICY', None)
+
+
+@contextmanager
 def kernel_environment(build):
     """The variables that kernels inherit.
 
@@ -117,8 +143,9 @@ def kernel_environment(build):
     """
     profile = build / 'ipython' / 'profile_default'
     profile.mkdir(parents=True, exist_ok=True)
-    (profile / 'ipython_kernel_config.py').write_text(
-        "c = get_config()\nc.IPKernelApp.log_level = 'ERROR'\n")
+    with atomic_path(profile / 'ipython_kernel_config.py') as partial:
+        Path(partial).write_text(
+            "c = get_config()\nc.IPKernelApp.log_level = 'ERROR'\n")
     before = dict(os.environ)
     os.environ['D2L_HEADLESS'] = '1'
     os.environ['IPYTHONDIR'] = str(build / 'ipython')

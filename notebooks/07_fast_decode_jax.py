@@ -243,7 +243,7 @@ measure('weights', split_step(rows))
 
 # %% [markdown] tags=["expected"]
 # ```output small
-# weights: ~65 ms per step, ~37 % of the ceiling
+# weights: ~68 ms per step, ~36 % of the ceiling
 # ```
 # ```output full
 # weights: ~10 ms per step, ~6 % of the ceiling
@@ -332,7 +332,7 @@ measure('attention', InTurn(lambda ks, vs: split_pass(
 
 # %% [markdown] tags=["expected"]
 # ```output small
-# attention: ~55 ms per step, ~48 % of the ceiling
+# attention: ~48 ms per step, ~50 % of the ceiling
 # ```
 # ```output full
 # attention: ~10 ms per step, ~6 % of the ceiling
@@ -418,7 +418,7 @@ measure('one call', looped(n), count=16)
 # %% [markdown] tags=["expected"]
 # ```output small
 # lesson 01 and now: logits differ by <1e-4
-# one call: ~50 ms per step, ~52 % of the ceiling
+# one call: ~45 ms per step, ~55 % of the ceiling
 # ```
 # ```output full
 # lesson 01 and now: logits differ by <1e-3
@@ -444,17 +444,15 @@ assert sizes['share'] < shares['one call'] < 1.3, shares
 
 # %% [markdown] tags=["expected"]
 # ```output
-# from ~23 % of the ceiling to ~50 %: ~2.2 times as fast
+# from ~20 % of the ceiling to ~55 %: ~3 times as fast
 # [figure]
 # ```
 
 # %% [markdown] tags=["backend-only"] why="the bars are of this backend"
 # The largest gain is the first, not to copy a cache; keys that need not be
-# turned come next. The loop in one call gains next to nothing here: what
+# turned at each step come next. The loop in one call gains little here: what
 # Python does between two steps is small beside a step of fifty milliseconds.
-# It would weigh more where a step takes one. What is left lies in the products
-# with weights, which read at about two thirds of the bandwidth, and in
-# attention, whose small products XLA does not turn into fast loops.
+# It would weigh more where a step takes one.
 
 # %% [markdown]
 # ## Does It Grow as Bytes Do?
@@ -521,8 +519,8 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 
 # %% [markdown] tags=["expected"]
 # ```output small
-# cache of 1024 tokens: ~10 ms, ~8 GB/s
-# all else: ~35 ms; if that is reading weights, ~14 GB/s
+# cache of 1024 tokens: ~8 ms, ~9 GB/s
+# all else: ~29 ms; if that is reading weights, ~17 GB/s
 # plain read: ~20 GB/s
 # ```
 # ```output full
@@ -530,6 +528,13 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 # all else: ~1 ms; if that is reading weights, ~300 GB/s
 # plain read: ~1500 GB/s
 # ```
+
+# %% [markdown]
+# The weights are read about as fast as this machine reads anything, the cache
+# at half that speed or less. (All three vary from run to run.) So what is left
+# to gain is in attention: two small products for each head, with a softmax in
+# between. It would take a kernel made for one query, which reads keys and
+# values in one go, and shares the heads out to the cores.
 
 # %% [markdown]
 # ## Writing with It

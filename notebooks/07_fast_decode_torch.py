@@ -408,8 +408,7 @@ assert sizes['share'] < shares['one call'] < 1.3, shares
 # The largest gains are the first and the last: not to copy a cache, and to let
 # a compiler write the loops. Starting operations is only a part of the last
 # one: the narrow model of the lesson on the roofline takes eight milliseconds
-# in all. The rest is in the products, which now read the weights faster. What
-# is still lost lies there, too, and in attention.
+# in all. The rest is in the products, which now read the weights faster.
 
 # %% [markdown]
 # ## Does It Grow as Bytes Do?
@@ -481,8 +480,8 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 
 # %% [markdown] tags=["expected"]
 # ```output small
-# cache of 1024 tokens: ~10 ms, ~8 GB/s
-# all else: ~35 ms; if that is reading weights, ~14 GB/s
+# cache of 1024 tokens: ~8 ms, ~9 GB/s
+# all else: ~29 ms; if that is reading weights, ~17 GB/s
 # plain read: ~20 GB/s
 # ```
 # ```output full
@@ -490,6 +489,13 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 # all else: ~1 ms; if that is reading weights, ~300 GB/s
 # plain read: ~1500 GB/s
 # ```
+
+# %% [markdown]
+# The weights are read about as fast as this machine reads anything, the cache
+# at half that speed or less. (All three vary from run to run.) So what is left
+# to gain is in attention: two small products for each head, with a softmax in
+# between. It would take a kernel made for one query, which reads keys and
+# values in one go, and shares the heads out to the cores.
 
 # %% [markdown]
 # ## Writing with It

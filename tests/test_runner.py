@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import nbformat
 import pytest
@@ -299,13 +300,14 @@ def pytest_in(project, *arguments):
 
 
 def test_pytest_fails_on_a_wrong_number_and_sums_up(project):
-    """The one command of CI, with the project's own conftest.py."""
+    """As in `make test`: two at once, the project's own conftest.py."""
     shutil.copy(notebooks.ROOT / 'conftest.py', project)
     (project / 'notebooks' / 'solutions').mkdir()
     write(project, '01_good', GOOD)
     write(project, 'solutions/01_good', 'raise SystemExit')
     write(project, '02_wrong', GOOD.replace('1.57', '1.59'))
-    code, said = pytest_in(project, '--nbmake', 'notebooks')
+    code, said = pytest_in(project, '-p', 'xdist.plugin', '-n', '2',
+                           '--nbmake', 'notebooks')
     assert code == 1, said
     assert '1 failed, 1 passed' in said
     assert 'Numbers (cell 4): 1.59 is not 1.55±0.03' in said
@@ -314,3 +316,39 @@ def test_pytest_fails_on_a_wrong_number_and_sums_up(project):
 
     code, said = pytest_in(project, 'notebooks/01_good.py')
     assert code != 0 and 'runs with pytest --nbmake' in said
+
+
+# --- Two at once -------------------------------------------------------------
+
+
+def overlap(root, first, second):
+    """Whether the second worker's notebook may start while the first runs."""
+    started, done = threading.Event(), threading.Event()
+
+    def run_second():
+        with notebooks.turn(root / f'{second}.py', root, 1, 2):
+            started.set()
+        done.set()
+    other = threading.Thread(target=run_second)
+    with notebooks.turn(root / f'{first}.py', root, 0, 2):
+        other.start()
+        overlapped = started.wait(1)
+    assert done.wait(10), 'it never had its turn'
+    other.join()
+    return overlapped
+
+
+@pytest.mark.parametrize('first, second, at_once', [
+    ('05_low_rank_jax', '06_sinks_torch', True),
+    ('05_low_rank_jax', '03_roofline_jax', False),
+    ('03_roofline_jax', '05_low_rank_jax', False),
+    ('01_cache_jax', '01_cache_torch', False)])
+def test_who_measures_has_the_machine_alone(tmp_path, first, second, at_once):
+    assert overlap(tmp_path, first, second) == at_once
+    assert 'OMP_WAIT_POLICY' not in os.environ
+
+
+def test_what_may_run_together_is_there():
+    names = [source.stem for source in notebooks.sources()]
+    for name in notebooks.TOGETHER:
+        assert sum(n.startswith(name) for n in names) == 2, name
