@@ -70,6 +70,35 @@ def test_the_three_verdicts(registry, capsys):
         "d2l.hint('one')\n")
 
 
+def test_what_an_answer_prints_stands_on_lines_of_its_own(registry, capsys):
+    def f(a, b):
+        print('.', end='')
+        return a * b
+    assert said(capsys, 'two', f=f, t=...).startswith('..\ntwo: not yet\n')
+
+
+def test_a_trial_hands_over_copies(backend):
+    """What an answer does to its arguments, the reference does not see."""
+    def spoil(x):
+        x -= 1
+        return x
+    x = np.ones(3, np.float32)
+    assert not backend.numpy(backend.d2l.try_arrays(spoil)(x)).any()
+    assert (x == 1).all()
+
+
+def test_the_size_of_a_number_is_not_that_of_its_distance_from_zero():
+    for value, given, message in ((-3, -2, 'too large. '),
+                                  (-3, -5, 'too small. '),
+                                  (-3, 1, 'too large. '),
+                                  (0, 1e-5, 'too large. '),
+                                  (3, 50, 'too large, and not by a little'),
+                                  (3, 0.2, 'too small, and not by a little'),
+                                  (3, -3, 'the number is negative')):
+        with pytest.raises(NotYet, match=message):
+            numbers(value)(answers.Quantity(given), {})
+
+
 def test_parts_may_be_at_different_stages(registry, capsys):
     text = said(capsys, 'two', f=lambda a, b: a * b, t={1: 3, 2: ...})
     assert text.startswith('two: not yet\n    f: right. A product.\n    t: '
@@ -324,7 +353,10 @@ def test_verdicts_are_kept_next_to_the_notebook(registry, capsys,
 
 @pytest.mark.parametrize('text', ['{', '[]', '7', '{"one": 3}', 'null',
                                   '{"one": {"torch": {}}}', '\xff',
-                                  '{"one": {"torch": {"verdict": 3}}}'])
+                                  '{"one": {"torch": {"verdict": 3}}}',
+                                  '{"one": {"torch": {"verdict": "?"}}}',
+                                  '{"one": {"torch": {"verdict": "right",'
+                                  ' "tries": 1e999}}}'])
 def test_a_damaged_file_is_set_aside(registry, capsys, text):
     for number in ('', '-2'):
         with open(progress.NAME, 'w', encoding='latin-1') as file:
@@ -407,12 +439,14 @@ def test_hints_come_one_after_the_other(registry, capsys):
     for _ in range(3):
         exercises.hint('one')
     exercises.hint('one', 1)
-    exercises.hint('one', 3)
+    for number in (3, True, 2.0):
+        exercises.hint('one', number)
     exercises.hint('none')
     assert capsys.readouterr().out.splitlines() == [
         'hint 1 of 2: Think.', 'hint 2 of 2: Think again.',
         "one: those were all 2 hints; d2l.hint('one', 1) shows the first "
         'again', 'hint 1 of 2: Think.', 'one has hints 1 to 2, not 3',
+        'one has hints 1 to 2, not True', 'one has hints 1 to 2, not 2.0',
         "no exercise 'none', there are: one, two"]
 
 

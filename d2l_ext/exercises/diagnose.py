@@ -49,9 +49,9 @@ def diagnose(cases, given, right, wrongs=(), rtol=1e-6, decisive=2,
         raise NotYet(place + UNITS_MIXED)
     if g < 0 <= value:
         raise NotYet(f'{place}the number is negative')
-    size = 'large' if abs(g) > abs(value) else 'small'
-    many = ', and not by a little' if not value or not 0.1 < g / value < 10 \
-        else ''
+    size = 'large' if g > value else 'small'
+    far = value > 0 and not 0.1 < g / value < 10
+    many = ', and not by a little' if far else ''
     raise NotYet(f'{place}the number is too {size}{many}. Write the formula '
                  'down with a unit at each factor, and try it on a case that '
                  'can be counted by hand')

@@ -6,15 +6,17 @@ property, edge cases. A check returns if all is well and raises NotYet, with
 a message for the student, if not. Nothing here raises for a reader.
 """
 
+import contextlib
+import io
 import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from .answers import NotYet, Untouched, first_line
-from .progress import remember
+from .progress import VERDICTS, remember
 
-NOT_ATTEMPTED, RIGHT, NOT_YET = VERDICTS = 'not attempted', 'right', 'not yet'
+NOT_ATTEMPTED, RIGHT, NOT_YET = VERDICTS
 KINDS = 'paper', 'code', 'extended'
 WIDTH = 76
 
@@ -156,7 +158,13 @@ def attempt(id, /, **answers):
     exercise = known(id)
     if exercise is None:
         return
-    verdict, parts = judge(exercise, answers, backend())
+    said = io.StringIO()  # the report starts on a line of its own
+    try:
+        with contextlib.redirect_stdout(said):
+            verdict, parts = judge(exercise, answers, backend())
+    finally:
+        if text := said.getvalue():
+            print(text.removesuffix('\n'))
     lines = report(exercise, verdict, parts,
                    [name for name in answers if name not in parts])
     latest[exercise.id] = verdict, lines
@@ -183,7 +191,7 @@ def hint(id, number=None):
             print(f'{exercise.id}: those were all {total} hints; '
                   f"d2l.hint('{exercise.id}', 1) shows the first again")
             return
-    if number not in range(1, total + 1):
+    if type(number) is not int or number not in range(1, total + 1):
         print(f'{exercise.id} has hints 1 to {total}, not {number!r}')
         return
     hinted[exercise.id] = number

@@ -64,11 +64,12 @@ def rows(folder):
     for path in sorted(folder.rglob('*.ipynb')):
         if '.ipynb_checkpoints' in path.parts:
             continue
-        name = path.relative_to(folder).as_posix()
+        name = path.relative_to(folder).as_posix()  # any bytes, on Linux
+        name = name.encode('utf-8', 'backslashreplace').decode()
         if name[0] in '=+-@':  # a spreadsheet would take it for a formula
             name = f'./{name}'
         try:
-            found = verdicts(json.loads(path.read_text(encoding='utf-8')))
+            found = verdicts(json.loads(path.read_text(encoding='utf-8-sig')))
         except Exception as error:  # whatever it is, the others still count
             print(f'{name}: {type(error).__name__}: {error}', file=sys.stderr)
             yield name, '', UNREADABLE, '', ''

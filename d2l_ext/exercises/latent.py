@@ -18,7 +18,6 @@ from .answers import (
     array,
     function,
     number,
-    read_number,
     short,
     table,
 )
@@ -40,8 +39,8 @@ def softmax(x, axis=-1):
 
 
 def apart(x, y):
-    return x.shape != y.shape or np.abs(x - y).max() > TOLERANCE * max(
-        1, np.abs(y).max())
+    return x.shape != y.shape or not np.abs(x - y).max() <= TOLERANCE * max(
+        1, np.abs(y).max())  # so that nan is apart from everything
 
 
 # --- From latents alone ------------------------------------------------------
@@ -171,7 +170,15 @@ def read_pair(found):
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise NotYet(f'{short(result)} is no pair; asked for are scores and '
                      'outputs')
-    return *map(array, result), shapes
+    return *whole(result, 'scores', 'outputs'), shapes
+
+
+def whole(pair, *names):
+    """Two arrays; NotYet for what is still to do."""
+    if todo := [name for name, x in zip(names, pair, strict=True)
+                if x is ...]:
+        raise NotYet(f'still to do: {" and ".join(todo)}')
+    return tuple(map(array, pair))
 
 
 def place(H, d, r, S):
@@ -501,6 +508,11 @@ def check_project(call, values):
         raise NotYet(where + 'this is not the nearest point in the span of '
                      'the columns; with orthonormal ones, coordinates are '
                      'products with them')
+    M = normal(2, T := 3, w := 5)  # as the lesson has its rows
+    V = np.linalg.qr(rng.standard_normal((w, 2)))[0].astype(np.float32)
+    if apart(call(M, V), M.astype(np.float64) @ V @ V.T):
+        raise NotYet(f'for M of shape {(2, T, w)}: right for one sequence of '
+                     'rows, and not for two at once')
 
 
 def measured(*rows):
@@ -522,9 +534,10 @@ def measured(*rows):
 
 
 def by_rank(losses, row):
+    """{rank: loss, or None where it is still to do}, or one loss."""
     if not isinstance(losses, Mapping):
-        return read_number(losses, '').value
-    return {int(r): math.nan if x is ... else read_number(x, '').value
+        return number()(losses).value
+    return {int(r): None if x is ... else number()(x).value
             for r, x in losses.items()}
 
 
@@ -532,7 +545,7 @@ def check_losses(losses, values):
     full, oracle, fixed = (losses[row] for row in ('full', 'oracle', 'fixed'))
     if not all(isinstance(x, dict) for x in (oracle, fixed)):
         raise NotYet('asked for is a dict {rank: loss}')
-    if missing := [r for r in oracle if math.isnan(fixed.get(r, math.nan))]:
+    if missing := [r for r in oracle if fixed.get(r) is None]:
         raise NotYet('what is there can be read, still to do: '
                      + ', '.join(map(str, missing)))
     ranks = sorted(oracle)

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..files import atomic_path
 
 NAME = '.d2l_exercises.json'
+VERDICTS = 'not attempted', 'right', 'not yet'
 
 
 def read(folder='.'):
@@ -26,7 +27,8 @@ def read(folder='.'):
         text = ''
     try:
         return clean(json.loads(text))
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError,
+            RecursionError):
         set_aside(path)
         return {}
 
@@ -35,8 +37,8 @@ def clean(record):
     """The record if it has the form of one; ValueError if not."""
     for backends in record.values():
         for entry in backends.values():
-            if not isinstance(entry['verdict'], str):
-                raise ValueError('a verdict that is no text')
+            if entry['verdict'] not in VERDICTS:
+                raise ValueError('a verdict that is none')
             entry['tries'] = int(entry.get('tries', 0))
     return record
 

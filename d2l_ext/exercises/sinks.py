@@ -18,13 +18,12 @@ from .answers import (
     array,
     function,
     number,
-    read_number,
     short,
     table,
 )
 from .diagnose import is_close, tables
 from .engine import Exercise, Part
-from .latent import apart, normal, softmax
+from .latent import apart, normal, softmax, whole
 
 FIRST = 64  # queries from this position on are looked at
 
@@ -47,15 +46,17 @@ def with_sink(scores, sink, plus=None):
     return e / (e.sum() + (np.exp(sink) if plus is None else plus(sink)))
 
 
-def pair(names):
+def pair(first, second):
     """The form of a function's result that is a pair of arrays."""
+    names = f'{first} and {second}'
+
     def read(found):
         if found is None:
             raise NotYet(f'None came; asked for are {names}. Does a `return` '
                          'miss?')
         if not isinstance(found, (tuple, list)) or len(found) != 2:
             raise NotYet(f'{short(found)} is no pair; asked for are {names}')
-        return tuple(map(array, found))
+        return whole(found, first, second)
     return read
 
 
@@ -241,13 +242,21 @@ def two_numbers(found):
     if found is None:
         raise NotYet('None came; asked for are two numbers. Does a `return` '
                      'miss?')
+    if getattr(found, 'shape', None) == (2,):  # a framework's array
+        found = array(found).tolist()
     if not isinstance(found, (tuple, list)) or len(found) != 2:
         raise NotYet(f'{short(found)} is no pair of numbers')
-    return [read_number(x, '') for x in found]
+    if ... in found:
+        raise NotYet('one of the two numbers is still to do')
+    return [*map(number(), found)]
 
 
-def lists(*names):
-    """The form of {name: a number for each block}."""
+def lists(*names, filled_in=()):
+    """The form of {name: a number for each block}.
+
+    filled_in: names that come with their list; Untouched while the others
+    are `...` or empty.
+    """
     def read(answer):
         if answer is ...:
             raise Untouched
@@ -256,10 +265,13 @@ def lists(*names):
                          'for each of ' + ', '.join(map(repr, names)))
         if missing := [name for name in names if name not in answer]:
             raise NotYet(f'{missing[0]!r} is not there')
-        if any(answer[name] is ... or answer[name] == []
-               for name in names if isinstance(answer[name],
-                                               (list, type(...)))):
+        own = [name for name in names if name not in filled_in]
+        todo = [name for name in names if answer[name] is ...
+                or not np.size(answer[name])]
+        if set(todo) >= set(own):
             raise Untouched
+        if todo:
+            raise NotYet(f'still to do: {", ".join(map(repr, todo))}')
         found = {name: array([x.item() if hasattr(x, 'item') else x
                               for x in answer[name]]) for name in names}
         lengths = {len(x) for x in found.values()}
@@ -272,6 +284,9 @@ def lists(*names):
 
 def check_ratios(found, values):
     value, output = found['value'], found['output']
+    blocks = len(values['mass']['from 0']) if 'mass' in values else len(value)
+    if len(value) != blocks:
+        raise NotYet(f'one number for each block: {blocks}, not {len(value)}')
     if (value <= 0).any() or (output <= 0).any():
         raise NotYet('a norm over a norm is positive in every block')
     if np.allclose(value, output):
@@ -320,11 +335,11 @@ SINK_NOOP = Exercise(
         'third part read the text from its token 100 on.'),
     parts=(
         Part('denominator', function('scores, V, sink', pair(
-            'weights and an output')), (check_denominator,),
+            'weights', 'an output')), (check_denominator,),
             'A head with such a sink can say less than its values do: the '
             'softmax no longer makes it say something.'),
         Part('as_key', function('scores, V, sink', pair(
-            'scores and values')), (check_as_key,),
+            'scores', 'values')), (check_as_key,),
             'So no new kind of attention is needed: a cached row with that '
             'score for every query and nothing in its value does it. How near '
             'token 0 comes to that, the second part measures.'),
@@ -342,7 +357,8 @@ SINK_NOOP = Exercise(
         Part('ratios', lists('value', 'output'), (check_ratios,),
              'Compare them with the weights: if the sink added nothing, the '
              'second list would be near zero, however large the weights.'),
-        Part('mass', lists('from 0', 'from 100'), (check_mass,),
+        Part('mass', lists('from 0', 'from 100', filled_in=['from 0']),
+             (check_mass,),
              'Which token stands first has changed, and what has not? The '
              'answer says whether a sink is a word or a place.'),
     ))
@@ -478,6 +494,9 @@ def check_positions(call, values):
     cases, found = position_cases(), []
     for t, s, w in cases:
         found.append(call(t, s, w))
+        if found[-1].ndim != 1:
+            raise NotYet(f'for t={t}, s={s}, w={w}: shape '
+                         f'{found[-1].shape}; asked for is a list')
         if found[-1].shape != held(t, s, w).shape:
             raise NotYet(f'for t={t}, s={s}, w={w}: {found[-1].size} '
                          f'positions for the {len(held(t, s, w))} tokens '

@@ -284,7 +284,14 @@ def sound(losses):
 
 def check_after(losses, values):
     loss = loss_values(losses)
+    for key, x in loss.items():
+        if x > math.log(SYMBOLS):
+            raise NotYet(f'for {key}: after training, and worse than guessing '
+                         'evenly among the 28 symbols; is that a perplexity?')
     before = sound(values.get('before'))
+    if before and min(loss.values()) < before['parent'] / 2:
+        raise NotYet('less than half the loss of the parent: is it in nats '
+                     'per character, and that of the validation text?')
     if before and loss['mean'] >= before['mean']:
         raise NotYet('for mean: the steps did not help. Does the optimizer '
                      'hold the parameters of the converted model, made after '

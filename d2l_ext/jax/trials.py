@@ -72,7 +72,7 @@ def try_step(step):
             for T in case.chunks:
                 args = attention, X[:, t:t + T], ks, vs, t
                 made = sizes(compiled.trace(*args).jaxpr.jaxpr)
-                y, ks, vs = compiled(*args) or 3 * [None]
+                y, ks, vs = values(compiled(*args), 'Y, ks, vs')
                 t += T
                 ys.append(y)
                 caches.append([rows(x, t, X.shape[1] + SPARE)
@@ -152,13 +152,32 @@ def try_rolling(roll):
                                                           prompt + new))):
             x = jnp.array([*chunk], dtype=jnp.float32)[None, :, None, None]
             k, t = jnp.broadcast_to(x, (1, len(chunk), 2, 4)), chunk[0]
-            ks, vs = roll(ks, vs, k, -k, jnp.int32(t), s, w) or 2 * [None]
+            ks, vs = values(roll(ks, vs, k, -k, jnp.int32(t), s, w), 'ks, vs')
             filled = min(t + len(chunk), slots)
-            held.append(tuple(
-                x if x is None else (x[0, :filled] if x.shape[1] == slots
-                                     else x[0])[:, 0, 0].tolist()
-                for x in (ks, vs)))
+            held.append(tuple(positions(x, filled, slots) for x in (ks, vs)))
             if ks is None or vs is None:
                 break
         return held
     return trial
+
+
+def values(returned, names):
+    """What a function returned under these names; all None for None."""
+    count = len(names.split(', '))
+    if returned is None:
+        return count * [None]
+    if not isinstance(returned, (tuple, list)) or len(returned) != count:
+        raise ValueError(f'asked for is `return {names}`, {count} values')
+    return returned
+
+
+def positions(x, filled, slots):
+    """The numbers that the filled rows carry; None for none."""
+    if x is None:
+        return None
+    x = jnp.asarray(x)
+    if x.ndim != 4 or (x.shape[0], *x.shape[2:]) != (1, 2, 4):
+        raise ValueError(f'the buffer holds rows of shape {x.shape}; '
+                         'expected (B, S, G, hd), here (1, S, 2, 4)')
+    return (x[0, :filled] if x.shape[1] == slots else x[0])[:, 0, 0].tolist()
+

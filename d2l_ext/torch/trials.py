@@ -68,7 +68,7 @@ def try_step(step):
     @functools.wraps(step)
     def trial(case):
         attention, cache, ys, caches = make_attention(case), {}, [], []
-        X = torch.from_numpy(case.inputs()).to(try_gpu())
+        X = from_numpy(case.inputs())
         with torch.inference_mode(), without_own_step(attention):
             for x in X.split(case.chunks, dim=1):
                 with Sizes() as sizes:
@@ -80,6 +80,7 @@ def try_step(step):
 
 def rows(x):
     """A copy of keys or values as (B, S, G, hd), to survive the next step."""
+    x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
     return x.transpose(1, 2).clone() if torch.is_tensor(x) and x.ndim == 4 \
         else x
 
@@ -100,8 +101,8 @@ def try_arrays(function):
 
 
 def from_numpy(value):
-    """An array as a tensor; a number as it is."""
-    return (torch.from_numpy(value).to(try_gpu())
+    """An array as a tensor of its own; a number as it is."""
+    return (torch.tensor(value, device=try_gpu())
             if isinstance(value, np.ndarray) else value)
 
 
@@ -152,7 +153,17 @@ def try_rolling(roll):
                              device=try_gpu())[None, None, :, None]
             k = x.expand(1, 2, -1, 4).contiguous()
             roll(cache, k, -k, s, w)
-            held.append(tuple(cache.get(name) for name in 'kv'))
-        return [tuple(x if x is None else x[0, 0, :, 0].tolist()
-                      for x in pair) for pair in held]
+            held.append(tuple(positions(cache.get(name)) for name in 'kv'))
+        return held
     return trial
+
+
+def positions(x):
+    """The numbers that rows of keys or values carry, now; None for none."""
+    if x is None:
+        return None
+    x = torch.as_tensor(x)
+    if x.ndim != 4 or (*x.shape[:2], x.shape[3]) != (1, 2, 4):
+        raise ValueError(f'the cache holds rows of shape {tuple(x.shape)}; '
+                         'expected (B, G, S, hd), here (1, 2, S, 4)')
+    return x[0, 0, :, 0].tolist()

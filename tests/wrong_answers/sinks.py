@@ -137,7 +137,35 @@ for backend, xp in XP.items():
         roll=ROLL[backend](), cached={'mask': 3.146, 'cache': 3.14603},
         positions=positions, turns={'sink': 1, 'window': 124},
         stream={'s=4': 1.79, 's=0': 1.8, 'recompute': 1.795})
-OTHER = []  # the solutions write it otherwise
+
+
+def torch_ring(cache, k, v, s, w):
+    """Writes into the slot of the oldest row, in place."""
+    for i in range(k.shape[2]):
+        t = cache['t'] = cache.get('t', -1) + 1
+        for name, x in (('k', k[:, :, i:i + 1]), ('v', v[:, :, i:i + 1])):
+            if t < s + w:
+                cache[name] = torch.cat([*([cache[name]] if t else []), x], 2)
+            else:
+                cache[name][:, :, ring(t, s, w)] = x[:, :, 0]
+
+
+def shifted(scores, V, sink):
+    """The largest score is taken off, in place where arrays allow it."""
+    highest = scores.max()
+    scores -= highest
+    e = scores.exp()
+    weights = e / (e.sum() + torch.exp(sink - highest))
+    return weights, weights @ V
+
+
+OTHER = [('streaming', 'a ring in place',
+          dict(roll=d2l_torch.try_rolling(torch_ring)), 'torch'),
+         ('sink-noop', 'scores changed in place',
+          dict(denominator=d2l_torch.try_arrays(shifted)), 'torch'),
+         ('sink-noop', 'shares as one array', dict(shares=(
+             lambda A, V: torch.stack(shares(XP['torch'], *map(
+                 torch.as_tensor, (A, V)))))), 'torch')]
 
 
 def wrong(exercise, name, says, answer):
@@ -225,6 +253,14 @@ WRONG = [
     *sinks('per cent', 'lies between zero and one',
            mass={'from 0': ON_FIRST, 'from 100': [0, 5, 40, 50]}),
 
+    *wrong('sink-noop', 'nan', 'not a finite number',
+           dict(shares=lambda A, V: (float('nan'), float('nan')))),
+    *wrong('sink-noop', 'half a pair', 'still to do: an output',
+           dict(denominator=lambda scores, V, sink: (scores, ...))),
+    *wrong('sink-noop', 'one block', 'one number for each block',
+           dict(ratios={'value': [0.3], 'output': [0.2]})),
+    *wrong('sink-noop', 'one list', "still to do: 'output'",
+           dict(ratios={**NORMS, 'output': ...})),
     *rolled('nothing dropped', 'nothing has been dropped yet',
             dict(drop=False), jax_grows),
     *rolled('one too wide', 'the window is one too wide', dict(wider=1),
