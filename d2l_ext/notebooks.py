@@ -116,15 +116,18 @@ def turn(source, root=ROOT, worker=0, workers=1):
     """Wait until a notebook may run, beside those that other workers run.
 
     Each worker has a seat. One of TOGETHER takes that of its worker, any
-    other takes all of them: it measures the machine, so it has it alone.
+    other takes all of them: it measures the machine, so it has it alone. Who
+    waits for seats stands in the door: nobody slips past him.
     """
     together = source.stem.startswith(TOGETHER)
     seats = [worker] if together else range(workers)
     before = os.environ.get('OMP_WAIT_POLICY')
-    built(source, root).parent.mkdir(exist_ok=True)
+    build = built(source, root).parent
+    build.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        for seat in seats:  # always in this order, or two wait for each other
-            stack.enter_context(FileLock(root / 'build' / f'seat{seat}.lock'))
+        with FileLock(build / 'door.lock'):
+            for seat in seats:
+                stack.enter_context(FileLock(build / f'seat{seat}.lock'))
         if together and workers > 1:  # who waits leaves its core to the other
             os.environ['OMP_WAIT_POLICY'] = before or 'passive'
         try:

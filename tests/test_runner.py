@@ -348,6 +348,26 @@ def test_who_measures_has_the_machine_alone(tmp_path, first, second, at_once):
     assert 'OMP_WAIT_POLICY' not in os.environ
 
 
+def test_who_waits_is_not_passed_by(tmp_path):
+    """One after the other beside him: he still has his turn soon."""
+    turns, stop = [], threading.Event()
+
+    def others():
+        while not stop.is_set():
+            with notebooks.turn(tmp_path / '04_gqa_jax.py', tmp_path, 1, 2):
+                turns.append('other')
+                stop.wait(0.3)
+    thread = threading.Thread(target=others)
+    thread.start()
+    while not turns:
+        stop.wait(0.01)
+    with notebooks.turn(tmp_path / '01_cache_jax.py', tmp_path, 0, 2):
+        turns.append('he')
+    stop.set()
+    thread.join()
+    assert turns.index('he') <= 3, turns
+
+
 def test_what_may_run_together_is_there():
     names = [source.stem for source in notebooks.sources()]
     for name in notebooks.TOGETHER:
