@@ -77,6 +77,15 @@ def pytest_pycollect_makemodule(module_path, parent):
     return kind.from_parent(parent, path=module_path)
 
 
+def pytest_collection_modifyitems(config, items):
+    """Under pytest -n, first those of which two may run at once."""
+    if config.option.nbmake and place()[1] > 1:
+        from d2l_ext import notebooks
+
+        items.sort(key=lambda item: not item.path.stem.startswith(
+            notebooks.TOGETHER))
+
+
 def properties(terminalreporter, wanted, outcome=None):
     """What tests left under a name, of all that ran or those that passed."""
     return [value for reports in terminalreporter.stats.values()
@@ -92,8 +101,9 @@ def pytest_terminal_summary(terminalreporter, config):
         return
     from d2l_ext import notebooks
 
-    results = [notebooks.from_record(value)
-               for value in properties(terminalreporter, PROPERTY)]
+    results = sorted((notebooks.from_record(value) for value
+                      in properties(terminalreporter, PROPERTY)),
+                     key=lambda result: result.name)
     if results:
         terminalreporter.section('notebooks')
         for result in results:
