@@ -54,7 +54,7 @@ run: data  ## execute every notebook into build/ (NB=01_cache_torch: only that)
 test: data  ## every check: style, unit tests, all notebooks with their numbers
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests
-	$(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=1800 notebooks
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1800 notebooks
 
 test-fast: $(READY)  ## no notebooks, no slow compiling: about three minutes
 	$(BIN)/ruff check .

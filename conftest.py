@@ -5,8 +5,6 @@ documented interface, so environment.yml pins nbmake. d2l_ext.notebooks is
 imported where it is used: it would slow the start of every other test run.
 """
 
-import os
-
 import pytest
 from nbmake.nb_result import NotebookError, NotebookResult
 from nbmake.pytest_items import (
@@ -19,20 +17,12 @@ PROPERTY = 'notebook result'  # how a result travels to the summary
 REFUSED = 'wrong answers in all'
 
 
-def place():
-    """The number of this worker and how many there are, under pytest -n."""
-    return (int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:]),
-            int(os.environ.get('PYTEST_XDIST_WORKER_COUNT', 1)))
-
-
 class SourceItem(NotebookItem):
     def runtest(self):
         from d2l_ext import notebooks
 
-        root = self.config.rootpath
-        with notebooks.turn(self.path, root, *place()):
-            result = notebooks.run(self.path, root,
-                                   self.config.option.nbmake_timeout)
+        result = notebooks.run(self.path, self.config.rootpath,
+                               self.config.option.nbmake_timeout)
         self.user_properties.append((PROPERTY, result.record()))
         if result.faults:
             text = '\n'.join(str(fault) for fault in result.faults)
@@ -77,15 +67,6 @@ def pytest_pycollect_makemodule(module_path, parent):
     return kind.from_parent(parent, path=module_path)
 
 
-def pytest_collection_modifyitems(config, items):
-    """Under pytest -n, first those of which two may run at once."""
-    if config.option.nbmake and place()[1] > 1:
-        from d2l_ext import notebooks
-
-        items.sort(key=lambda item: not item.path.stem.startswith(
-            notebooks.TOGETHER))
-
-
 def properties(terminalreporter, wanted, outcome=None):
     """What tests left under a name, of all that ran or those that passed."""
     return [value for reports in terminalreporter.stats.values()
@@ -101,9 +82,8 @@ def pytest_terminal_summary(terminalreporter, config):
         return
     from d2l_ext import notebooks
 
-    results = sorted((notebooks.from_record(value) for value
-                      in properties(terminalreporter, PROPERTY)),
-                     key=lambda result: result.name)
+    results = [notebooks.from_record(value)
+               for value in properties(terminalreporter, PROPERTY)]
     if results:
         terminalreporter.section('notebooks')
         for result in results:

@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -23,7 +23,6 @@ from textwrap import indent
 
 import jupytext
 import nbformat
-from filelock import FileLock
 from nbclient.exceptions import DeadKernelError
 from nbmake.nb_run import NotebookRun
 
@@ -36,8 +35,6 @@ from .output_blocks import Counts, Fault, check, headings_above
 ROOT = Path(__file__).resolve().parent.parent
 CELL_SECONDS = 1800        # for one cell, unless the notebook's header says
 PEAK_LIMIT = 4 * 10**9     # bytes: half of a laptop with 8 GB
-# they time nothing that their checks hold closely, so two may run at once
-TOGETHER = ('04_gqa', '05_low_rank', '06_sinks')
 PROBE = '''def _probe():
     import json
     from d2l_ext import runs
@@ -109,32 +106,6 @@ def find(names, root=ROOT):
 
 
 # --- One run --------------------------------------------------------------
-
-
-@contextmanager
-def turn(source, root=ROOT, worker=0, workers=1):
-    """Wait until a notebook may run, beside those that other workers run.
-
-    Each worker has a seat. One of TOGETHER takes that of its worker, any
-    other takes all of them: it measures the machine, so it has it alone. Who
-    waits for seats stands in the door: nobody slips past him.
-    """
-    together = source.stem.startswith(TOGETHER)
-    seats = [worker] if together else range(workers)
-    before = os.environ.get('OMP_WAIT_POLICY')
-    build = built(source, root).parent
-    build.mkdir(exist_ok=True)
-    with ExitStack() as stack:
-        with FileLock(build / 'door.lock'):
-            for seat in seats:
-                stack.enter_context(FileLock(build / f'seat{seat}.lock'))
-        if together and workers > 1:  # who waits leaves its core to the other
-            os.environ['OMP_WAIT_POLICY'] = before or 'passive'
-        try:
-            yield
-        finally:
-            if before is None:
-                os.environ.pop('OMP_WAIT_POLICY', None)
 
 
 @contextmanager

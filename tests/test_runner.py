@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import nbformat
 import pytest
@@ -300,14 +299,13 @@ def pytest_in(project, *arguments):
 
 
 def test_pytest_fails_on_a_wrong_number_and_sums_up(project):
-    """As in `make test`: two at once, the project's own conftest.py."""
+    """The one command of CI, with the project's own conftest.py."""
     shutil.copy(notebooks.ROOT / 'conftest.py', project)
     (project / 'notebooks' / 'solutions').mkdir()
     write(project, '01_good', GOOD)
     write(project, 'solutions/01_good', 'raise SystemExit')
     write(project, '02_wrong', GOOD.replace('1.57', '1.59'))
-    code, said = pytest_in(project, '-p', 'xdist.plugin', '-n', '2',
-                           '--nbmake', 'notebooks')
+    code, said = pytest_in(project, '--nbmake', 'notebooks')
     assert code == 1, said
     assert '1 failed, 1 passed' in said
     assert 'Numbers (cell 4): 1.59 is not 1.55±0.03' in said
@@ -316,59 +314,3 @@ def test_pytest_fails_on_a_wrong_number_and_sums_up(project):
 
     code, said = pytest_in(project, 'notebooks/01_good.py')
     assert code != 0 and 'runs with pytest --nbmake' in said
-
-
-# --- Two at once -------------------------------------------------------------
-
-
-def overlap(root, first, second):
-    """Whether the second worker's notebook may start while the first runs."""
-    started, done = threading.Event(), threading.Event()
-
-    def run_second():
-        with notebooks.turn(root / f'{second}.py', root, 1, 2):
-            started.set()
-        done.set()
-    other = threading.Thread(target=run_second)
-    with notebooks.turn(root / f'{first}.py', root, 0, 2):
-        other.start()
-        overlapped = started.wait(1)
-    assert done.wait(10), 'it never had its turn'
-    other.join()
-    return overlapped
-
-
-@pytest.mark.parametrize('first, second, at_once', [
-    ('05_low_rank_jax', '06_sinks_torch', True),
-    ('05_low_rank_jax', '03_roofline_jax', False),
-    ('03_roofline_jax', '05_low_rank_jax', False),
-    ('01_cache_jax', '01_cache_torch', False)])
-def test_who_measures_has_the_machine_alone(tmp_path, first, second, at_once):
-    assert overlap(tmp_path, first, second) == at_once
-    assert 'OMP_WAIT_POLICY' not in os.environ
-
-
-def test_who_waits_is_not_passed_by(tmp_path):
-    """One after the other beside him: he still has his turn soon."""
-    turns, stop = [], threading.Event()
-
-    def others():
-        while not stop.is_set():
-            with notebooks.turn(tmp_path / '04_gqa_jax.py', tmp_path, 1, 2):
-                turns.append('other')
-                stop.wait(0.3)
-    thread = threading.Thread(target=others)
-    thread.start()
-    while not turns:
-        stop.wait(0.01)
-    with notebooks.turn(tmp_path / '01_cache_jax.py', tmp_path, 0, 2):
-        turns.append('he')
-    stop.set()
-    thread.join()
-    assert turns.index('he') <= 3, turns
-
-
-def test_what_may_run_together_is_there():
-    names = [source.stem for source in notebooks.sources()]
-    for name in notebooks.TOGETHER:
-        assert sum(n.startswith(name) for n in names) == 2, name
