@@ -117,9 +117,8 @@ def kernel_environment(build):
     """
     profile = build / 'ipython' / 'profile_default'
     profile.mkdir(parents=True, exist_ok=True)
-    with atomic_path(profile / 'ipython_kernel_config.py') as partial:
-        Path(partial).write_text(
-            "c = get_config()\nc.IPKernelApp.log_level = 'ERROR'\n")
+    (profile / 'ipython_kernel_config.py').write_text(
+        "c = get_config()\nc.IPKernelApp.log_level = 'ERROR'\n")
     before = dict(os.environ)
     os.environ['D2L_HEADLESS'] = '1'
     os.environ['IPYTHONDIR'] = str(build / 'ipython')

@@ -491,11 +491,12 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 # ```
 
 # %% [markdown]
-# The weights are read about as fast as this machine reads anything, the cache
-# at half that speed or less. (All three vary from run to run.) So what is left
-# to gain is in attention: two small products for each head, with a softmax in
-# between. It would take a kernel made for one query, which reads keys and
-# values in one go, and shares the heads out to the cores.
+# All three vary from run to run. The weights are read at three quarters of a
+# plain read or better, the cache at a third to three fifths of it: a byte of
+# the cache takes about twice as long. Its bytes are read by two small products
+# for each head, with a softmax in between. It would take a kernel made for one
+# query to do better, which reads keys and values in one go, and shares the
+# heads out to the cores.
 
 # %% [markdown]
 # ## Writing with It

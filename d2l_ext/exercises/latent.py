@@ -164,21 +164,24 @@ def each_scaled(q, q_R, c, k_R, U_K, U_V):
 def read_pair(found):
     """The form of what `try_latents` returns: scores, outputs, shapes."""
     result, shapes = found
-    if result is None:
-        raise NotYet('None came; asked for are scores and outputs. Does a '
-                     '`return` miss?')
-    if not isinstance(result, (tuple, list)) or len(result) != 2:
-        raise NotYet(f'{short(result)} is no pair; asked for are scores and '
-                     'outputs')
-    return *whole(result, 'scores', 'outputs'), shapes
+    return *pair('scores', 'outputs')(result), shapes
 
 
-def whole(pair, *names):
-    """Two arrays; NotYet for what is still to do."""
-    if todo := [name for name, x in zip(names, pair, strict=True)
-                if x is ...]:
-        raise NotYet(f'still to do: {" and ".join(todo)}')
-    return tuple(map(array, pair))
+def pair(*names):
+    """The form of a function's result that is a pair of arrays."""
+    wanted = ' and '.join(names)
+
+    def read(found):
+        if found is None:
+            raise NotYet(f'None came; asked for are {wanted}. Does a '
+                         '`return` miss?')
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise NotYet(f'{short(found)} is no pair; asked for are {wanted}')
+        if todo := [name for name, x in zip(names, found, strict=True)
+                    if x is ...]:
+            raise NotYet(f'still to do: {" and ".join(todo)}')
+        return tuple(map(array, found))
+    return read
 
 
 def place(H, d, r, S):

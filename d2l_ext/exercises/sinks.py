@@ -23,7 +23,7 @@ from .answers import (
 )
 from .diagnose import is_close, tables
 from .engine import Exercise, Part
-from .latent import apart, normal, softmax, whole
+from .latent import apart, normal, pair, softmax
 
 FIRST = 64  # queries from this position on are looked at
 
@@ -44,20 +44,6 @@ def with_sink(scores, sink, plus=None):
     """Weights of the real tokens; plus: what is added to the denominator."""
     e = np.exp(scores.astype(np.float64))
     return e / (e.sum() + (np.exp(sink) if plus is None else plus(sink)))
-
-
-def pair(first, second):
-    """The form of a function's result that is a pair of arrays."""
-    names = f'{first} and {second}'
-
-    def read(found):
-        if found is None:
-            raise NotYet(f'None came; asked for are {names}. Does a `return` '
-                         'miss?')
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise NotYet(f'{short(found)} is no pair; asked for are {names}')
-        return whole(found, first, second)
-    return read
 
 
 def check_denominator(call, values):

@@ -180,4 +180,3 @@ def positions(x, filled, slots):
         raise ValueError(f'the buffer holds rows of shape {x.shape}; '
                          'expected (B, S, G, hd), here (1, S, 2, 4)')
     return (x[0, :filled] if x.shape[1] == slots else x[0])[:, 0, 0].tolist()
-
