@@ -221,8 +221,8 @@ measure('split', split_step(model))
 # is read from its start to its end. A layer takes the function that multiplies
 # as an argument, `dot_general`, so the modules stay as they are. (The lesson
 # on the roofline timed single products, where either layout may win.) Over a
-# whole step this one gains about six per cent here, timed in turns with the
-# other, and twelve in the loop at the end of this lesson. That is less than the
+# whole step this one gained six per cent, timed in turns with the other, and
+# eleven in the loop that this lesson ends with. That is less than the
 # bandwidth moves from one minute to the next, so the next line may also come
 # out above the last.
 
@@ -535,10 +535,10 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 # %% [markdown]
 # All three vary from run to run. In ours the weights were read at half to nine
 # tenths of a plain read, the cache at a quarter to three fifths of it: a byte
-# of the cache takes about twice as long. Its bytes are read by two small products
-# for each head, with a softmax in between. It would take a kernel made for one
-# query to do better, which reads keys and values in one go, and shares the
-# heads out to the cores.
+# of the cache takes about twice as long. Its bytes are read by two small
+# products for each head, with a softmax in between. It would take a kernel
+# made for one query to do better, which reads keys and values in one go, and
+# shares the heads out to the cores.
 
 # %% [markdown]
 # ## Writing with It

@@ -493,10 +493,10 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 # %% [markdown]
 # All three vary from run to run. In ours the weights were read at half to nine
 # tenths of a plain read, the cache at a quarter to three fifths of it: a byte
-# of the cache takes about twice as long. Its bytes are read by two small products
-# for each head, with a softmax in between. It would take a kernel made for one
-# query to do better, which reads keys and values in one go, and shares the
-# heads out to the cores.
+# of the cache takes about twice as long. Its bytes are read by two small
+# products for each head, with a softmax in between. It would take a kernel
+# made for one query to do better, which reads keys and values in one go, and
+# shares the heads out to the cores.
 
 # %% [markdown]
 # ## Writing with It
