@@ -355,14 +355,15 @@ measure('attention', InTurn(lambda ks, vs: split_pass(
 #
 # A program is compiled for its shapes. If each length of a prompt and of a
 # text had its own, we would wait for the compiler more often than for the
-# model. So the room is rounded up to a multiple of 64, the number of tokens to
-# write is a traced number, and a prompt is padded on its *left*, where a mask
-# hides what was added. The price is to read some slots that are empty.
+# model. So lengths are rounded up to 16, 32 or a multiple of 64: that of a
+# prompt, which is padded on its *left*, where a mask hides what was added, and
+# that of the room. The number of tokens to write is a traced number. The price
+# is to read some slots that are empty.
 
 # %%
-def round_up(count, step=64):  #@save
-    """The next multiple of step: one compilation serves all up to it."""
-    return -(-count // step) * step
+def round_up(count):  #@save
+    """16, 32 or a multiple of 64: one compilation serves all up to it."""
+    return next((n for n in (16, 32) if count <= n), -(-count // 64) * 64)
 
 def fast_cache(model, batch_size, max_len):  #@save
     """Empty keys and values, an array (B, G, S, hd) for each block."""

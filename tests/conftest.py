@@ -1,9 +1,14 @@
 """What tests share: the two backends, and a text of their own."""
 
 import hashlib
+import os
 from types import SimpleNamespace
 
 import pytest
+
+# before jax is imported: small programs are compiled in half the time
+os.environ['XLA_FLAGS'] = (os.environ.get('XLA_FLAGS', '')
+                           + ' --xla_cpu_use_fusion_emitters=false')
 
 # a text of the project's own, so that no test needs a download
 WORDS = ('the cat sat on the mat and the dog saw it there while rain fell '

@@ -4,6 +4,7 @@ B batch, T tokens, H query heads, G key-value heads, hd head width, L blocks,
 V vocabulary
 """
 
+import functools
 import itertools
 import json
 import struct
@@ -728,6 +729,8 @@ def smollm2_logits(smollm2_gguf, text_ids):
     file = Path(smollm2_gguf.file)
     with pytest.MonkeyPatch.context() as m:  # it would be parsed twice more
         m.setattr(gguf, 'GGUFReader', lambda _: smollm2_gguf.reader)
+        m.setattr(gguf, 'get_tensor_name_map',  # a new one for each module
+                  functools.cache(gguf.get_tensor_name_map))
         model = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32).eval()
     with torch.no_grad():

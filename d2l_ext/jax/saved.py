@@ -383,9 +383,9 @@ def fast_pass(model, X, ks, vs, t, starts):
 
 
 # from 07_fast_decode_jax, One Call
-def round_up(count, step=64):
-    """The next multiple of step: one compilation serves all up to it."""
-    return -(-count // step) * step
+def round_up(count):
+    """16, 32 or a multiple of 64: one compilation serves all up to it."""
+    return next((n for n in (16, 32) if count <= n), -(-count // 64) * 64)
 
 
 def fast_cache(model, batch_size, max_len):

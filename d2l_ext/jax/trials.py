@@ -17,6 +17,10 @@ from .weights import set_weights
 __all__ = ['try_step', 'try_arrays', 'try_latents', 'try_rolling']
 
 SPARE = 3  # slots that stay empty
+# to compile takes longer than the few calls of a check
+QUICK = dict(xla_cpu_use_fusion_emitters=False,
+             xla_backend_optimization_level=0,
+             xla_llvm_disable_expensive_passes=True)
 
 
 def written_by_the_reader(*args, **kwargs):
@@ -34,18 +38,14 @@ def sizes(jaxpr):
     return {math.prod(shape) for shape in shapes_of(jaxpr)}
 
 
-@functools.cache  # the same few sizes come again at every attempt
-def initial_attention(D, H, G):
-    @jax.jit  # op by op, the initial weights alone take seconds
-    def make():
-        return (GPT.CausalAttention(D, H) if G is None else
-                GQAAttention(D, H, G, rope=True))
-    return make()
-
-
 def make_attention(case):
     """The layer of a case, with its weights; a new one at every call."""
-    attention = nnx.clone(initial_attention(case.D, case.H, case.G))
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: (
+        GPT.CausalAttention(case.D, case.H) if case.G is None else
+        GQAAttention(case.D, case.H, case.G, rope=True))))
+    # to draw weights that are replaced at once would take seconds
+    attention = nnx.merge(graphdef, jax.tree.map(
+        lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), state))
     set_weights(attention, case.weights())
     return attention
 
@@ -63,11 +63,11 @@ def try_step(step):
 
     @functools.wraps(step)
     def trial(case):
-        attention, X, ys, caches, t = (make_attention(case),
-                                       jnp.asarray(case.inputs()), [], [], 0)
-        ks, vs = jnp.zeros((2, case.B, X.shape[1] + SPARE, case.kv_heads,
-                            case.hd))
-        compiled = jax.jit(step)
+        attention, X, ys, caches, t = (make_attention(case), case.inputs(),
+                                       [], [], 0)
+        ks = vs = np.zeros((case.B, X.shape[1] + SPARE, case.kv_heads,
+                            case.hd), np.float32)
+        compiled = jax.jit(step, compiler_options=QUICK)
         with without_own_step(attention):
             for T in case.chunks:
                 args = attention, X[:, t:t + T], ks, vs, t
@@ -84,7 +84,7 @@ def try_step(step):
 def rows(x, t, slots):
     """The filled rows of a buffer, or all of what is no such buffer."""
     whole = getattr(x, 'ndim', 0) == 4 and x.shape[1] == slots
-    return x[:, :t] if whole else x
+    return np.asarray(x)[:, :t] if whole else x
 
 
 def try_arrays(function):

@@ -49,8 +49,8 @@ def set_weights(model, weights):
     """
     check_weights(weight_shapes(model), weights)
     for name, (p, turned) in named_parameters(model).items():
-        new = jnp.array(weights[name], dtype=p.dtype)
-        p[...] = new.T if turned else new
+        new = np.asarray(weights[name])
+        p[...] = jnp.array(new.T if turned else new, dtype=p.dtype)
 
 
 def save_weights(model, filename):
