@@ -5,6 +5,8 @@ documented interface, so environment.yml pins nbmake. d2l_ext.notebooks is
 imported where it is used: it would slow the start of every other test run.
 """
 
+import contextlib
+
 import pytest
 from nbmake.nb_result import NotebookError, NotebookResult
 from nbmake.pytest_items import (
@@ -15,14 +17,17 @@ from nbmake.pytest_items import (
 
 PROPERTY = 'notebook result'  # how a result travels to the summary
 REFUSED = 'wrong answers in all'
+AHEAD = pytest.StashKey()     # {source: a future}: those that run two at once
 
 
 class SourceItem(NotebookItem):
     def runtest(self):
         from d2l_ext import notebooks
 
-        result = notebooks.run(self.path, self.config.rootpath,
-                               self.config.option.nbmake_timeout)
+        ahead = self.config.stash[AHEAD].pop(self.path, None)
+        result = ahead.result() if ahead else notebooks.run(
+            self.path, self.config.rootpath,
+            self.config.option.nbmake_timeout)
         self.user_properties.append((PROPERTY, result.record()))
         if result.faults:
             text = '\n'.join(str(fault) for fault in result.faults)
@@ -56,6 +61,31 @@ def pytest_collect_file(file_path, parent):
     if (config.option.nbmake and file_path.suffix == '.py'
             and file_path.parent == config.rootpath / 'notebooks'):
         return SourceFile.from_parent(parent, path=file_path)
+
+
+def pytest_collection_modifyitems(session, config, items):
+    """Those that may run beside others first, so that the rest is alone."""
+    if config.option.nbmake:
+        from d2l_ext import notebooks
+
+        items.sort(key=lambda item: isinstance(item, SourceItem)
+                   and notebooks.measures_time(item.path))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session):
+    config, chosen = session.config, []
+    if config.option.nbmake and not config.option.collectonly:
+        from d2l_ext import notebooks
+
+        chosen = [item.path for item in session.items
+                  if isinstance(item, SourceItem)
+                  and not notebooks.measures_time(item.path)]
+    with contextlib.ExitStack() as stack:
+        config.stash[AHEAD] = stack.enter_context(notebooks.side_by_side(
+            chosen, config.rootpath, config.option.nbmake_timeout)
+        ) if chosen else {}
+        return (yield)
 
 
 def pytest_pycollect_makemodule(module_path, parent):

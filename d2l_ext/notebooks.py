@@ -10,11 +10,13 @@ needs one that is right.
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, replace
 from importlib.metadata import distributions
@@ -279,6 +281,45 @@ def hold(result, cells, said):
     report = check(cells, result.labels)
     result.counts = report.counts
     result.faults = report.faults + peak_fault(result.peak_bytes)
+
+
+# --- Two at once ------------------------------------------------------------
+
+
+def measures_time(source):
+    """Whether a notebook or its solutions time something, and want quiet."""
+    return any('timeit(' in path.read_text(encoding='utf-8')
+               for path in (source, solution_of(source)) if path.exists())
+
+
+def keep_to(shares):
+    """Keep a process, and the kernels that it starts, to some of the cores."""
+    os.sched_setaffinity(0, shares.get())
+
+
+@contextmanager
+def side_by_side(chosen, root=ROOT, timeout=CELL_SECONDS, at_once=2):
+    """Run notebooks, two at once; gives {source: future of its Result}.
+
+    A kernel alone keeps two cores busy for three quarters of the time. Each
+    has its share of the cores: threads that share theirs wait for each other.
+    Nothing is started where a process cannot be kept to a core, or where
+    there is only one. What has not begun at the end is left out.
+    """
+    cores = sorted(getattr(os, 'sched_getaffinity', lambda _: [])(0))
+    if len(chosen) < 2 or len(cores) < at_once:
+        yield {}
+        return
+    spawn = multiprocessing.get_context('spawn')
+    shares = spawn.Queue()
+    for i in range(at_once):
+        shares.put(cores[i::at_once])
+    pool = ProcessPoolExecutor(at_once, spawn, keep_to, (shares,))
+    try:
+        yield {source: pool.submit(run, source, root, timeout)
+               for source in chosen}
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 # --- What need not run again ------------------------------------------------

@@ -222,10 +222,9 @@ measure('split', split_step(model))
 # is read from its start to its end. A layer takes the function that multiplies
 # as an argument, `dot_general`, so the modules stay as they are. (The lesson
 # on the roofline timed single products, where either layout may win.) Over a
-# whole step this one gained six per cent, timed in turns with the other, and
-# eleven in the loop that this lesson ends with. That is less than the
-# bandwidth moves from one minute to the next, so the next line may also come
-# out above the last.
+# whole step this one gains about a tenth. That is less than the bandwidth
+# moves from one minute to the next, so the next line may also come out above
+# the last; the waterfall below times both in the same minutes.
 
 # %%
 def times_turned(x, W, dims, **options):  #@save
@@ -479,10 +478,11 @@ steps.clear()  # and their caches
 # ```
 
 # %% [markdown] tags=["backend-only"] why="the bars are of this backend"
-# The largest gain is the first, not to copy a cache; keys that need not be
-# turned at each step come next. The loop in one call gains little here: what
-# Python does between two steps is small beside a step of fifty milliseconds.
-# It would weigh more where a step takes one.
+# Two gains are large: not to copy a cache, and not to turn its keys at each
+# step. The split gains nothing, the layout of the weights about a tenth. The
+# loop in one call gains little here: what Python does between two steps is
+# small beside a step of fifty milliseconds. It would weigh more where a step
+# takes one.
 
 # %% [markdown]
 # ## Does It Grow as Bytes Do?

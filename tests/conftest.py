@@ -6,6 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
+if worker := os.environ.get('PYTEST_XDIST_WORKER'):  # gw0, gw1, ..
+    # each process on its own cores: threads of several that share them spend
+    # their time waiting for each other
+    cores = sorted(getattr(os, 'sched_getaffinity', lambda _: [])(0))
+    count = int(os.environ['PYTEST_XDIST_WORKER_COUNT'])
+    if own := cores[int(worker.removeprefix('gw'))::count]:
+        os.sched_setaffinity(0, own)
+        # with one, torch.compile takes twice as long
+        os.environ.setdefault('TORCHINDUCTOR_COMPILE_THREADS', '2')
+
 # before jax is imported: small programs are compiled in half the time
 os.environ['XLA_FLAGS'] = (os.environ.get('XLA_FLAGS', '')
                            + ' --xla_cpu_use_fusion_emitters=false')

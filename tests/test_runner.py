@@ -1,5 +1,6 @@
 """Toy notebooks, really executed: each kind of fault reaches the reader."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -290,6 +291,59 @@ def test_a_missing_solution_fails_and_a_missing_folder_is_said(project,
     assert notebooks.main([], project) == 1
 
 
+@pytest.fixture
+def all_cores():
+    """All cores for a test; the tests' own process may keep to some."""
+    if not hasattr(os, 'sched_setaffinity'):
+        pytest.skip('this system keeps no process to a core')
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count()))
+    yield os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before)
+
+
+CORES = """
+# %%
+import os
+sorted(os.sched_getaffinity(0))
+
+# %% [markdown] tags=["expected"]
+# ```output
+# ~…
+# ```
+"""
+
+
+def test_two_at_once_share_the_cores_out(project, all_cores):
+    """Each kernel has its own; a third takes what is free."""
+    if len(all_cores) < 2:
+        pytest.skip('there is one core')
+    chosen = [write(project, name, CORES) for name in 'abc']
+    with notebooks.side_by_side(chosen, project, 60) as ahead:
+        results = [ahead[source].result() for source in chosen]
+    printed = [nbformat.read(notebooks.built(source, project), 4).cells[1]
+               .outputs[0].data['text/plain'] for source in chosen]
+    assert [result.name for result in results] == ['a', 'b', 'c']
+    own = {frozenset(json.loads(text)) for text in printed}
+    assert len(own) == 2 and frozenset.union(*own) == all_cores
+    assert not frozenset.intersection(*own)
+
+
+def test_what_has_one_core_or_one_notebook_runs_alone(project, monkeypatch):
+    chosen = [write(project, name, GOOD) for name in 'ab']
+    with notebooks.side_by_side(chosen[:1], project) as ahead:
+        assert ahead == {}
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {3}, raising=False)
+    with notebooks.side_by_side(chosen, project) as ahead:
+        assert ahead == {}
+
+
+def test_lessons_that_time_something_want_quiet():
+    timed = {source.stem[:2] for source in notebooks.sources()
+             if notebooks.measures_time(source)}
+    assert timed == {'01', '02', '03', '04', '07'}
+
+
 def pytest_in(project, *arguments):
     done = subprocess.run(
         [sys.executable, '-m', 'pytest', '-p', 'nbmake.pytest_plugin',
@@ -298,16 +352,18 @@ def pytest_in(project, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_pytest_fails_on_a_wrong_number_and_sums_up(project):
+def test_pytest_fails_on_a_wrong_number_and_sums_up(project, all_cores):
     """The one command of CI, with the project's own conftest.py."""
     shutil.copy(notebooks.ROOT / 'conftest.py', project)
     (project / 'notebooks' / 'solutions').mkdir()
     write(project, '01_good', GOOD)
     write(project, 'solutions/01_good', 'raise SystemExit')
     write(project, '02_wrong', GOOD.replace('1.57', '1.59'))
-    code, said = pytest_in(project, '--nbmake', 'notebooks')
+    write(project, '00_timed', '# %%\n_ = "timeit("')
+    code, said = pytest_in(project, '--nbmake', '-v', 'notebooks')
     assert code == 1, said
-    assert '1 failed, 1 passed' in said
+    assert '1 failed, 2 passed' in said
+    assert said.index('02_wrong.py') < said.index('00_timed.py')  # alone, last
     assert 'Numbers (cell 4): 1.59 is not 1.55±0.03' in said
     assert 'printed numbers held: 1 exact, 1 bounded, 0 free (~)' in said
     assert 'NBMAKE INTERNAL ERROR' not in said
