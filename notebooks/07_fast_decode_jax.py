@@ -467,13 +467,13 @@ steps.clear()  # and their caches
 
 # %% [markdown] tags=["expected", "backend-only"] why="its bars"
 # ```output
-# lesson 01: ~20 % of the ceiling
-# buffers: ~33 % of the ceiling, ~1.65 times as fast as before
-# split: ~34 % of the ceiling, ~1.03 times as fast as before
-# weights: ~36 % of the ceiling, ~1.06 times as fast as before
-# attention: ~50 % of the ceiling, ~1.39 times as fast as before
-# one call: ~55 % of the ceiling, ~1.10 times as fast as before
-# in all ~3 times as fast
+# lesson 01: ~22 % of the ceiling
+# buffers: ~34 % of the ceiling, ~1.50 times as fast as before
+# split: ~34 % of the ceiling, ~1.00 times as fast as before
+# weights: ~37 % of the ceiling, ~1.10 times as fast as before
+# attention: ~56 % of the ceiling, ~1.55 times as fast as before
+# one call: ~59 % of the ceiling, ~1.05 times as fast as before
+# in all ~2.6 times as fast
 # [figure]
 # ```
 
@@ -647,7 +647,7 @@ print(f'cached {rates["cached"]:.1f} tokens/s, fast {rates["fast"]:.1f}')
 # {checkpoint}: 16 of 16 new tokens equal
 # The time machine stood in the corner. It~…
 # ~…
-# cached ~13 tokens/s, fast ~16
+# cached ~16 tokens/s, fast ~18
 # ```
 # ```output full
 # {checkpoint}: ~128 of 128 new tokens equal

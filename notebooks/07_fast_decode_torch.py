@@ -418,12 +418,12 @@ steps.clear()  # and their caches
 
 # %% [markdown] tags=["expected", "backend-only"] why="its bars"
 # ```output
-# lesson 01: ~22 % of the ceiling
-# buffers: ~35 % of the ceiling, ~1.59 times as fast as before
-# weights: ~42 % of the ceiling, ~1.20 times as fast as before
-# attention: ~41 % of the ceiling, ~0.98 times as fast as before
-# one call: ~65 % of the ceiling, ~1.59 times as fast as before
-# in all ~3 times as fast
+# lesson 01: ~24 % of the ceiling
+# buffers: ~37 % of the ceiling, ~1.55 times as fast as before
+# weights: ~45 % of the ceiling, ~1.20 times as fast as before
+# attention: ~43 % of the ceiling, ~0.95 times as fast as before
+# one call: ~74 % of the ceiling, ~1.75 times as fast as before
+# in all ~3.1 times as fast
 # [figure]
 # ```
 
