@@ -119,8 +119,9 @@ def kernel_environment(build):
     """
     profile = build / 'ipython' / 'profile_default'
     profile.mkdir(parents=True, exist_ok=True)
-    (profile / 'ipython_kernel_config.py').write_text(
-        "c = get_config()\nc.IPKernelApp.log_level = 'ERROR'\n")
+    with atomic_path(profile / 'ipython_kernel_config.py') as partial:
+        Path(partial).write_text(  # another kernel may read it just now
+            "c = get_config()\nc.IPKernelApp.log_level = 'ERROR'\n")
     before = dict(os.environ)
     os.environ['D2L_HEADLESS'] = '1'
     os.environ['IPYTHONDIR'] = str(build / 'ipython')
