@@ -272,32 +272,26 @@ measure('weights', split_step(rows))
 def attend_row(q, ks, vs, mask):  #@save
     """What one query of each head reads (B, 1, H, hd).
 
-    q: (B, 1, H, hd), ks and vs: (B, G, S, hd), mask: (B, 1, 1, S), True where
-    there is something to see.
+    q: (B, 1, H, hd), ks and vs: (B * G, S, hd), a matrix for each head of
+    each text, mask: (B, 1, 1, S), True where there is something to see.
     """
-    (B, _, H, hd), G = q.shape, ks.shape[1]
-    q = q.reshape(B, G, H // G, hd) / hd**0.5
-    if B > 1 or jax.default_backend() != 'cpu':
-        scores = jnp.where(mask, jnp.einsum('bgrd,bgsd->bgrs', q, ks),
-                           -jnp.inf)
-        Y = jnp.einsum('bgrs,bgsd->bgrd', jax.nn.softmax(scores), vs)
-    else:  # a product for each head: XLA would turn the keys of a batch
-        scores = (jnp.where(mask[0, 0], q[0, g] @ ks[0, g].T, -jnp.inf)
-                  for g in range(G))
-        Y = jnp.stack([jax.nn.softmax(s) @ vs[0, g]
-                       for g, s in enumerate(scores)])
-    return Y.reshape(B, 1, H, hd)
+    B, _, H, hd = q.shape
+    q = q.reshape(len(ks), -1, hd) / hd**0.5  # heads of a group are rows
+    scores = jnp.einsum('grd,gsd->grs', q, ks).reshape(B, H, 1, -1)
+    w = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf))
+    w = w.reshape(*q.shape[:2], -1)
+    return jnp.einsum('grs,gsd->grd', w, vs).reshape(B, 1, H, hd)
 
 def fast_pass(model, X, ks, vs, t, starts):  #@save
     """Logits (B, V) of the last of new tokens X (B, T), and the cache.
 
-    ks, vs: for each block an array (B, G, S, hd), in which the new rows go to
+    ks, vs: for each block an array (B * G, S, hd), in which the new rows go to
     slots t, t + 1, ..; starts: (B,), the first slot of each text. T > 1 is
     for a prompt, at t = 0.
     """
     T = X.shape[1]
     slots = t + jnp.arange(T)                                # (T,)
-    seen = jnp.arange(T if T > 1 else ks[0].shape[2])
+    seen = jnp.arange(T if T > 1 else ks[0].shape[1])
     mask = (seen >= starts[:, None, None]) & (seen <= slots[:, None])
     mask = mask[:, None]                                     # (B, 1, T, S)
     h = model.token_emb(X)
@@ -308,7 +302,7 @@ def fast_pass(model, X, ks, vs, t, starts):  #@save
         z = blk.before_attention(h)
         q, k, v = blk.attention.project(z, z, z, (t - starts)[:, None])
         k_room, v_room = (jax.lax.dynamic_update_slice(
-            room, x.swapaxes(1, 2), (0, 0, t, 0))
+            room, x.swapaxes(1, 2).reshape(-1, T, room.shape[-1]), (0, t, 0))
             for room, x in ((k_room, k), (v_room, v)))
         Y = (attend_row(q, k_room, v_room, mask) if T == 1 else
              jax.nn.dot_product_attention(q, k, v, mask=mask))
@@ -326,7 +320,7 @@ def split_pass(graphdef, state, X, ks, vs, t, starts):
 def full_cache(n, room=64):
     """Keys and values of n tokens and some room: an array for each block."""
     keys = jax.random.split(jax.random.key(0), (2, L))
-    return tuple(tuple(jax.random.normal(key, (1, H, n + room, hd))
+    return tuple(tuple(jax.random.normal(key, (H, n + room, hd))
                        for key in half) for half in keys)
 
 parts, one = nnx.split(rows), jnp.zeros(1, jnp.int32)    # from slot 0 on
@@ -365,11 +359,11 @@ def round_up(count):  #@save
     return next((n for n in (16, 32) if count <= n), -(-count // 64) * 64)
 
 def fast_cache(model, batch_size, max_len):  #@save
-    """Empty keys and values, an array (B, G, S, hd) for each block."""
+    """Empty keys and values, an array (B * G, S, hd) for each block."""
     like, _ = jax.eval_shape(lambda: d2l.init_cache(
         model, batch_size, max_len))
     _, B, S, G, hd = like.shape
-    return tuple(tuple(jnp.zeros((B, G, S, hd), like.dtype)
+    return tuple(tuple(jnp.zeros((B * G, S, hd), like.dtype)
                        for _ in model.blks) for _ in 'kv')
 
 @functools.partial(  #@save
@@ -413,7 +407,7 @@ def looped(n, count=9):
         rows, X, ks, vs, n, one, keys, count, 1.0, True, None), ks, vs)
 
 first = split_pass(*parts, X, *full_cache(n), n, one)[0]
-last = d2l.jitted_chunk(model, *(jnp.stack(x).swapaxes(2, 3)
+last = d2l.jitted_chunk(model, *(jnp.stack(x).swapaxes(1, 2)[:, None]
                                  for x in full_cache(n)), X, n)[0]
 error = jnp.abs(first - last).max()
 print(f'lesson 01 and now: logits differ by {error:.1e}')

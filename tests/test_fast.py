@@ -77,8 +77,10 @@ def rows_of(backend, model, prompt, pads):
     else:
         _, *cache = jax.jit(backend.d2l.fast_pass)(
             model, backend.array(X), *cache, *args)
-    return np.array([[backend.numpy(room)[0, :, pads:X.shape[1]]
-                      for room in half] for half in cache])
+    rooms = np.array([[backend.numpy(room) for room in half]
+                      for half in cache])
+    return rooms.reshape(2, len(model.blks), -1, *rooms.shape[-2:])[
+        ..., pads:X.shape[1], :]
 
 
 @each_form('rope', 'learned')
@@ -268,6 +270,23 @@ def test_jax_compiles_once_for_texts_of_similar_length():
         for temperature in (0.5, 0.7):
             model.generate_fast([1], 3, temperature=temperature)
     assert (len(prompts), len(loops)) == (2, 2)  # greedy, and drawn
+
+
+@pytest.mark.parametrize('num_kv_heads, B', [(6, 1), (2, 1), (2, 3)])
+def test_the_jax_loop_never_copies_a_cache(num_kv_heads, B):
+    """Beside the buffers that it was given it needs less than one more."""
+    # heads wide enough, and enough slots, that a cache is the largest array
+    model, S = d2l_jax.GPT(V, H * 32, H, 2, num_kv_heads=num_kv_heads), 2048
+    ks, vs = d2l_jax.fast_cache(model, B, S)
+    keys = jax.random.split(jax.random.key(0), S)
+    zeros = np.zeros((B, 1), np.int32)
+    loop = d2l_jax.fast_loop.lower(
+        model, zeros, ks, vs, 5, zeros[:, 0], keys, 9, 1.0, True,
+        None).compile({'xla_cpu_use_fusion_emitters': True})  # as in lessons
+    needs = loop.memory_analysis()
+    assert needs.alias_size_in_bytes >= sum(
+        room.nbytes for room in (*ks, *vs)), 'not written in place'
+    assert needs.temp_size_in_bytes < ks[0].nbytes, 'a cache is copied'
 
 
 @pytest.mark.parametrize('count, up', [
