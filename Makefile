@@ -70,5 +70,5 @@ fresh: $(READY)  ## set one copy aside and take a clean one (NB=01_cache_torch)
 save: $(READY)  ## export what the notebooks mark with #@save
 	@$(BIN)/python -m d2l_ext.save_export
 
-clean:  ## remove the executed notebooks in build/ (work/ and data/ stay)
+clean:  ## remove build/: executed notebooks, benchmarks (work/ and data/ stay)
 	rm -rf build

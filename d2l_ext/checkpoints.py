@@ -4,10 +4,13 @@ A checkpoint is a table, read by both backends. Tensors come one at a time,
 when they are copied into a model, so memory holds the weights about once.
 """
 
+import json
 import re
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -89,12 +92,13 @@ class Checkpoint:
         """
         file, *others = map(hub.fetch, self.assets)  # before any work
         model = model_class(**self.sizes)
-        try:
+        with naming(file):
             published, encoding = self.read(file, *others)
-            fill(model, self.rename(published, shapes(model)))
-            return model, encoding()
-        except ValueError as error:
-            raise ValueError(f'{file}: {error}') from error
+            tensors = self.rename(published, shapes(model))
+        encoding = encoding()  # refused before the weights are copied
+        with naming(file):
+            fill(model, tensors)
+        return model, encoding
 
     def published_name(self, name):
         """What the file calls a parameter, and the pattern it fell under."""
@@ -103,6 +107,12 @@ class Checkpoint:
         pattern = self.names[re.sub(r'\d+', '*', module, count=1)]
         return (pattern.replace('*', block[0] if block else '') + f'.{kind}',
                 f'{pattern}.{kind}')
+
+    def is_ignored(self, theirs):
+        """Whether a tensor of the file is a mask of one of the blocks."""
+        block = re.search(r'\d+', theirs)
+        return (re.sub(r'\d+', '*', theirs, count=1) in self.ignored
+                and int(block[0]) < self.sizes['num_blks'])
 
     def rename(self, published, shapes):
         """{shared name: Stored} of a file's {published name: Stored}."""
@@ -119,13 +129,21 @@ class Checkpoint:
                                  f'{published[theirs].shape}, expected '
                                  f'{shape[::-1] if turned else shape}')
             tensors[name] = tensor
-        extra = [name for name in rest
-                 if re.sub(r'\d+', '*', name) not in self.ignored]
+        extra = [name for name in rest if not self.is_ignored(name)]
         if extra:
             raise ValueError(f'tensor {extra[0]} is not in the model'
                              + (f', nor are {len(extra) - 1} others'
                                 if len(extra) > 1 else ''))
         return tensors
+
+
+@contextmanager
+def naming(file):
+    """A ValueError says which file is at fault."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f'{file}: {error}') from error
 
 
 # Two kinds of files
@@ -145,7 +163,8 @@ def read_safetensors(file):
                                    partial(read, name))
                       for name, s in slices.items()}
     except safetensors.SafetensorError as error:
-        raise ValueError(f'no whole safetensors file: {error}') from error
+        raise ValueError(f'no whole safetensors file: {error}'
+                         + first_cut(file)) from error
     for name, tensor in stored.items():
         if tensor.kind not in ('F32', 'F16'):
             raise ValueError(f'tensor {name}: type {tensor.kind}, expected '
@@ -153,11 +172,35 @@ def read_safetensors(file):
     return stored
 
 
+def first_cut(file):
+    """', tensor NAME is cut': the first one that a file ends within."""
+    data = Path(file).read_bytes()
+    try:  # the length of a JSON header, the header, all tensors
+        start = 8 + int.from_bytes(data[:8], 'little')
+        ends = {name: start + entry['data_offsets'][1]
+                for name, entry in json.loads(data[8:start]).items()
+                if name != '__metadata__'}
+    except (ValueError, LookupError, TypeError, AttributeError,
+            RecursionError):
+        return ''
+    cut = sorted((end, name) for name, end in ends.items() if end > len(data))
+    return f', tensor {cut[0][1]} is cut short' if cut else ''
+
+
 class GGUFReader(gguf.GGUFReader):
     """The library's reader, but nothing is read past the end of a file.
 
     There it would go on without a word, as often as a damaged count says.
     """
+
+    def _build_tensors(self, start, fields):
+        def noted():
+            for self.field in fields:
+                yield self.field
+        try:
+            super()._build_tensors(start, noted())
+        except ValueError as error:
+            raise ValueError(f'tensor {self.field.name}: {error}') from error
 
     def _get(self, offset, dtype, count=1, *args, **kwargs):
         self.data = np.asarray(self.data)  # slicing a memmap is slow
@@ -227,11 +270,12 @@ def read_smollm2(file):
 
     def encoding():
         text, number = gguf.GGUFValueType.STRING, gguf.GGUFValueType.INT32
-        tokens, control = metadata('tokens', text), gguf.TokenType.CONTROL
-        special = [token for token, kind in zip(
-            tokens, metadata('token_type', number), strict=True)
-            if kind == control]
-        return smollm2_encoding(tokens, metadata('merges', text), special)
+        with naming(file):
+            tokens, control = metadata('tokens', text), gguf.TokenType.CONTROL
+            special = [token for token, kind in zip(
+                tokens, metadata('token_type', number), strict=True)
+                if kind == control]
+            return smollm2_encoding(tokens, metadata('merges', text), special)
 
     return stored, encoding
 

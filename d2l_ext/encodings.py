@@ -75,11 +75,24 @@ def build(name, pattern, ids, merges, special):
 
 
 def gpt2_encoding(vocab_file, merges_file):
-    """GPT-2's tokenizer, from its vocabulary and its merges."""
-    ids = json.loads(Path(vocab_file).read_text(encoding='utf-8'))
-    version, *merges = Path(merges_file).read_text(
-        encoding='utf-8').splitlines()
-    return build('gpt2', GPT2_PATTERN, ids, merges, ['<|endoftext|>'])
+    """GPT-2's tokenizer, from its vocabulary and its merges.
+
+    ValueError for a damaged one, naming it.
+    """
+    end = '<|endoftext|>'
+    try:
+        ids = json.loads(Path(vocab_file).read_text(encoding='utf-8'))
+        if not isinstance(ids, dict) or end not in ids or any(
+                type(i) is not int for i in ids.values()):
+            raise ValueError(f'no table of ids, or no {end} in it')
+    except ValueError as error:
+        raise ValueError(f'{vocab_file}: {error}') from error
+    try:
+        version, *merges = Path(merges_file).read_text(
+            encoding='utf-8').splitlines()
+        return build('gpt2', GPT2_PATTERN, ids, merges, [end])
+    except ValueError as error:
+        raise ValueError(f'{merges_file}: {error}') from error
 
 
 def smollm2_encoding(tokens, merges, special):

@@ -45,7 +45,7 @@ def checkpoint_line():
         return f'checkpoint {checkpoint}: {" and ".join(paths)}'
     except OSError as error:
         return (f'checkpoint {checkpoint}: {error}\n'
-                'Lessons 05 and 06 need it, the others do not.')
+                'Lessons 05 to 07 need it, the others do not.')
 
 
 def list_assets():

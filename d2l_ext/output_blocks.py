@@ -10,9 +10,10 @@ one or more fences, optionally inside <details>:
 
 Text and plain numbers match exactly (a run of blanks counts as one, blank
 lines do not count). Four slots give a number room: x±t, <x, >x, and ~x for
-any finite number; ~… is any text, for what a trained model writes. The
-words after `output` are labels of a run: the block holds for runs that have
-them all. {profile}, {text} and {checkpoint} stand for the labels of the run.
+any finite number; ~… is any text, for what a trained model writes or what
+nobody has measured; alone in a line, it is one line or more. The words after
+`output` are labels of a run: the block holds for runs that have them all.
+{profile}, {text} and {checkpoint} stand for the labels of the run.
 A figure prints `[figure]`. What a cell writes to stderr and a printed nan
 are faults whatever the block says.
 """
@@ -30,6 +31,7 @@ NUMBER = (r'[+-]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)'
 SLOT = re.compile(rf'(?P<op>[~<>])(?P<limit>{NUMBER})'
                   rf'|(?P<centre>{NUMBER})±(?P<tolerance>{NUMBER})'
                   r'|(?P<words>~…)')
+ANY = '~…'
 PLAIN = re.compile(rf'(?<![\w.]){NUMBER}')  # not the 2 of gpt2
 NAN = re.compile(r'(?<![a-z])nan(?![a-z])', re.IGNORECASE)
 NO_NUMBER = re.compile(r'(?<![a-z])(nan|inf)(?![a-z])', re.IGNORECASE)
@@ -402,13 +404,21 @@ def pair_fault(written, printed):
 def compare(written, printed):
     """(faults as (why, written, printed), counts) for the lines of a cell."""
     faults, counts = [], Counts()
-    for want, got in align(written, printed):
+    for want, got in align(stretched(written, printed), printed):
         why = pair_fault(want, got)
         if why:
             faults.append((why, want or '', got or ''))
         else:
             counts += line_counts(want)
     return faults, counts
+
+
+def stretched(written, printed):
+    """A line that is any text, as often as lines were printed for it."""
+    if ANY not in written:
+        return written
+    i, more = written.index(ANY), max(0, len(printed) - len(written))
+    return [*written[:i], *[ANY] * more, *written[i:]]
 
 
 def block_lines(block, labels):

@@ -118,7 +118,7 @@ class GQAAttention(nn.Module):  #@save
         if valid_lens is None and (T == S or not self.causal):
             Y = F.scaled_dot_product_attention(
                 q, k, v, is_causal=self.causal, enable_gqa=True)
-        else:  # the fused kernel gives nan where a row sees nothing
+        else:  # 0 where a row sees nothing, whatever a kernel gives
             mask = d2l.attention_mask(T, S, valid_lens, self.causal, q.device)
             mask = torch.cat([mask] * (H // G), dim=-2)      # (.., H/G * T, S)
             q = q.reshape(B, G, H // G * T, hd)

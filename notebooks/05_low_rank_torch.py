@@ -17,10 +17,10 @@
 #
 # *Multi-head latent attention* (MLA; DeepSeek-AI, *DeepSeek-V2*, 2024) trains
 # a model to that end: a token leaves a *latent* of $r$ numbers, and two
-# learned matrices make the keys and values of all heads from it. Whether
-# there is room for it can be seen in models that were never trained so. In
-# this lesson we load one, write down its keys and values while it reads, and
-# see what its loss says when they are squeezed.
+# learned matrices make the keys and values of all heads from it. Whether a
+# model leaves room for such a squeeze can be seen in models that were never
+# trained so. In this lesson we load one, write down its keys and values while
+# it reads, and see what its loss says when they are squeezed.
 
 # %%
 import math
@@ -51,21 +51,25 @@ ranks = {'gpt2': (256, 128), 'smollm2': (256, 192, 128)}[run.checkpoint]
 # %% [markdown]
 # ## A Model That Has Read
 #
-# Two pretrained models of the same size serve us. *GPT-2* (Radford et al.,
-# 2019) has learned positions and a key-value head for every query head.
+# Two pretrained models of about the same size serve us. *GPT-2* (Radford et
+# al., 2019) has learned positions and a key-value head for every query head.
 # *SmolLM2* (Allal et al., 2025) rotates, and three query heads share one
-# key-value head. Both fit our `GPT` to the last parameter; what a checkpoint
-# calls its tensors stands in a table, `d2l_ext/checkpoints.py`. Of SmolLM2 we
-# read the *Instruct* version in a quantized file, about six bits per number,
-# which is turned into fp32. The losses of the original weights would differ a
-# little.
+# key-value head. Both fit our `GPT` to the last parameter; what a
+# *checkpoint*, a file of trained weights, calls its tensors stands in a table,
+# `d2l_ext/checkpoints.py`. Of SmolLM2 we read the *Instruct* version in a
+# quantized file, about six bits per number, which is turned into fp32. The
+# losses of the original weights would differ a little.
+#
+# Below each cell stands what it prints, for either checkpoint. Losses of GPT-2
+# are figures of the book, on *The Time Machine*. No run of ours confirms them,
+# and where the book has none there is a `~…`.
 
 # %%
 model, encoding, name = d2l.load_checkpoint()
 num_params = sum(p.numel() for p in model.parameters())
 attention = model.blks[0].attention
 H = attention.num_heads
-G = getattr(attention, 'num_kv_heads', H)
+G = getattr(attention, 'num_kv_heads', H)  # GPT-2 shares none
 hd = model.token_emb.weight.shape[1] // H
 print(f'{name}: {num_params / 1e6:.1f}M parameters, {len(model.blks)} blocks')
 print(f'a block: {H} query heads, {G} key-value heads of width {hd}')
@@ -101,20 +105,22 @@ d2l.print_wrapped(encoding.decode(ids))
 # ```
 # ```output gpt2
 # ~…
-# ~…
 # ```
 
 # %% [markdown]
-# That is English, and wrong: a model of this size knows how sentences go, not
-# how models work. We come back to the numbers behind this text in a moment.
+# What SmolLM2 writes is English, and wrong: a model of this size knows how
+# sentences go, not how models work. We come back to the numbers behind this
+# text in a moment.
 #
 # ## Reading Through the Blocks
 #
-# To see keys and values, and to change them, we walk through the blocks
-# ourselves and hand over what lies between projection and output: `attn_fn(q,
-# k, v, i)` gets the queries, keys and values of block `i`, already rotated
-# where the model rotates, and returns what the heads read. Keys and values
-# come with their own number of heads, never repeated.
+# To see keys and values, and to change them, `forward_blocks` walks through
+# the blocks and hands over what lies between projection and output:
+# `attn_fn(q, k, v, i)` gets the queries, keys and values of block `i`, already
+# rotated where the model rotates, and returns what the heads read. Keys and
+# values come with their own number of heads, never repeated. What a block does
+# besides, norms, residual connections and feed-forward network, stays in its
+# methods `before_attention` and `after_attention`.
 
 # %%
 # B batch, T tokens, H query heads, G key-value heads, hd head width
@@ -201,16 +207,11 @@ print(f'full attention: loss {full:.2f}, perplexity {math.exp(full):.0f}')
 # ```output smollm2 sotu1898
 # full attention: loss 3.93±0.02, perplexity 51±1
 # ```
-#
-# What stands for GPT-2, here and below, are figures of the book where it has
-# some, for *The Time Machine*, and placeholders after a `~` where not. No run
-# of ours confirms them.
-#
 # ```output gpt2 timemachine
 # full attention: loss 3.58±0.02, perplexity 36±1
 # ```
 # ```output gpt2 sotu1898
-# full attention: loss ~3.58, perplexity ~36
+# full attention: ~…
 # ```
 
 # %% [markdown]
@@ -220,10 +221,11 @@ print(f'full attention: loss {full:.2f}, perplexity {math.exp(full):.0f}')
 # row per token and $w = 2 H_{kv} d_h$ columns. Its singular value
 # decomposition $M = U S V^\top$ sorts the directions of the rows by how much
 # they carry. Cut off after $r$ of them, it is the best approximation of rank
-# $r$ there is, in squared error. The squared singular values add up to that
-# of the whole matrix, its *energy*, so they say how fast the error falls.
-# Both backends call LAPACK for it, which is fast and exact enough on a CPU:
-# in fp32 the singular values agree to one part in a million of the largest.
+# $r$ there is, in squared error. Let us call the sum of the squares of all
+# entries the *energy* of $M$. It is also the sum of the squared singular
+# values, so these say how fast the error falls. On a CPU both backends call
+# LAPACK for the decomposition, which is fast, and exact enough: in fp32 their
+# singular values agree to one part in a million of the largest.
 
 # %%
 def rows(k, v):  #@save
@@ -236,40 +238,47 @@ def directions(M, share=0.99):
     energy = (S**2).cumsum(0) / (S**2).sum()
     return S.cpu(), int((energy < share).sum()) + 1
 
+def key_length(k, v):
+    """Mean length of keys, in mean lengths of values."""
+    return (k.norm(dim=-1).mean() / v.norm(dim=-1).mean()).item()
+
 w, L = 2 * G * hd, len(kept)
 chosen = (0, L // 3, 2 * L // 3, L - 1)
 spectra = {i: directions(rows(*kept[i])[0]) for i in chosen}
 for i in chosen:
     S, number = spectra[i]
     print(f'block {i:2}: 99 % of the energy in {number} of {len(S)} '
-          'directions')
+          f'directions; key/value {key_length(*kept[i]):.1f}')
 
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
-# block  0: 99 % of the energy in 93±2 of 384 directions
-# block 10: 99 % of the energy in 185±2 of 384 directions
-# block 20: 99 % of the energy in 234±2 of 384 directions
-# block 29: 99 % of the energy in 252±2 of 384 directions
+# block  0: 99 % of the energy in 93±2 of 384 directions; key/value 29.4±0.2
+# block 10: 99 % of the energy in 185±2 of 384 directions; key/value 4.7±0.2
+# block 20: 99 % of the energy in 234±2 of 384 directions; key/value 2.0±0.1
+# block 29: 99 % of the energy in 252±2 of 384 directions; key/value 1.3±0.1
 # ```
 # ```output smollm2 sotu1898
-# block  0: 99 % of the energy in 93±2 of 384 directions
-# block 10: 99 % of the energy in 193±2 of 384 directions
-# block 20: 99 % of the energy in 233±2 of 384 directions
-# block 29: 99 % of the energy in 247±2 of 384 directions
+# block  0: 99 % of the energy in 93±2 of 384 directions; key/value 29.1±0.2
+# block 10: 99 % of the energy in 193±2 of 384 directions; key/value 4.5±0.2
+# block 20: 99 % of the energy in 233±2 of 384 directions; key/value 2.0±0.1
+# block 29: 99 % of the energy in 247±2 of 384 directions; key/value 1.4±0.1
 # ```
 # ```output gpt2
-# block  0: 99 % of the energy in ~300 of 1024 directions
-# block  4: 99 % of the energy in ~300 of 1024 directions
-# block  8: 99 % of the energy in ~300 of 1024 directions
-# block 11: 99 % of the energy in ~300 of 1024 directions
+# block  0: ~…
+# block  4: ~…
+# block  8: ~…
+# block 11: ~…
 # ```
 
 # %% [markdown]
-# In SmolLM2 a quarter to two thirds of the directions carry nearly
-# everything, fewer in lower blocks than in higher ones. With care: energy is
-# a sum of squares, so long keys outweigh short values. In block 0 keys are
-# about thirty times as long and fill the count alone. And one per cent of the
-# energy is a tenth in length, on which attention may well hang.
+# In these four blocks of SmolLM2 a quarter to two thirds of the directions
+# carry nearly everything, fewer in the lower ones than in the higher. With
+# care: energy is a sum of squares, so long keys outweigh short values. The
+# last column has their mean lengths, one over the other, and in block 0 the
+# keys fill the count alone. We count keys and values apart below. And
+# one per cent of the energy is a tenth in length, on which attention may well
+# hang. (Of GPT-2's 1536 directions a passage of 1024 tokens can show no more
+# than 1024.)
 
 # %%
 curves = [spectra[i][0] / spectra[i][0][0] for i in chosen]
@@ -330,8 +339,8 @@ for r, loss in losses.items():
 # rank 128, 1536 numbers per token: loss 3.66±0.02, perplexity 39±1
 # ```
 # ```output gpt2 sotu1898
-# rank 256, 1536 numbers per token: loss ~3.49, perplexity ~33
-# rank 128, 1536 numbers per token: loss ~3.66, perplexity ~39
+# rank 256, 1536 numbers per token: ~…
+# rank 128, 1536 numbers per token: ~…
 # ```
 
 # %% [markdown]
@@ -340,11 +349,12 @@ for r, loss in losses.items():
 # squared error, to what this cache holds. But they can be had only after the
 # passage is read: they know the tokens that are then predicted, and they
 # belong to this passage alone. (Directions from *another* passage are left as
-# an exercise.) And it is a bound on the error, not on the loss: the published
+# an exercise.) And it is a bound on the error, not on the loss: the book's
 # loss of GPT-2 falls from 3.58 to 3.49 at rank 256, below the full model.
 #
 # The two checkpoints differ. GPT-2's loss falls by 0.09 at a sixth of its
-# 1536 numbers per token and rises by 0.08 at a twelfth. SmolLM2 pays 0.10 on
+# 1536 numbers per token and rises by 0.08 at a twelfth (a quarter and an
+# eighth of the directions that 1024 tokens can have). SmolLM2 pays 0.10 on
 # the novel and 0.25 on the address at two thirds of its 384. One reason may
 # be that grouped heads have spent redundancy already: nine query heads share
 # what three key-value heads store, so what is stored is used more fully.
@@ -374,13 +384,13 @@ def turn_back(k):
 
 error = max((turn(turn_back(k)) - k).abs().max() for k, _ in kept)
 print(f'there and back: max difference {error:.1e}')
-counts = {'keys, rotated': [k for k, _ in kept],
+counts = {'keys as cached': [k for k, _ in kept],
           'values': [v for _, v in kept],
           'keys before rotation': [turn_back(k) for k, _ in kept]}
 counts = {what: [directions(x[0].transpose(0, 1).flatten(1))[1] for x in xs]
           for what, xs in counts.items()}
 assert all(a < b for a, b in zip(
-    counts['keys before rotation'], counts['keys, rotated'], strict=True)
+    counts['keys before rotation'], counts['keys as cached'], strict=True)
     ) or not attention.rope, f'rotation costs no rank: {counts}'
 for what, numbers in counts.items():
     print(f'{what}: 99 % in {sum(numbers) / L:.0f} of {w // 2} directions, '
@@ -389,21 +399,21 @@ for what, numbers in counts.items():
 # %% [markdown] tags=["expected"]
 # ```output smollm2 timemachine
 # there and back: max difference <1e-4
-# keys, rotated: 99 % in 129±2 of 192 directions, mean over blocks
+# keys as cached: 99 % in 129±2 of 192 directions, mean over blocks
 # values: 99 % in 156±2 of 192 directions, mean over blocks
 # keys before rotation: 99 % in 78±2 of 192 directions, mean over blocks
 # ```
 # ```output smollm2 sotu1898
 # there and back: max difference <1e-4
-# keys, rotated: 99 % in 129±2 of 192 directions, mean over blocks
+# keys as cached: 99 % in 129±2 of 192 directions, mean over blocks
 # values: 99 % in 157±2 of 192 directions, mean over blocks
 # keys before rotation: 99 % in 79±2 of 192 directions, mean over blocks
 # ```
 # ```output gpt2
 # there and back: max difference 0.0e+00
-# keys, rotated: 99 % in ~300 of 768 directions, mean over blocks
-# values: 99 % in ~300 of 768 directions, mean over blocks
-# keys before rotation: 99 % in ~300 of 768 directions, mean over blocks
+# keys as cached: ~…
+# values: ~…
+# keys before rotation: ~…
 # ```
 
 # %%
@@ -416,8 +426,9 @@ d2l.plot(range(L), list(counts.values()), legend=[*counts], xlabel='block',
 # ```
 
 # %% [markdown]
-# In every block the keys were simpler before they were rotated. Does the loss
-# see that? The same ranks once more, but now the keys are turned back before
+# In every block the keys were simpler before they were rotated. What is left
+# of a key without its position is its *content*. Does the loss see that it is
+# simpler? The same ranks once more, but now the keys are turned back before
 # they are squeezed, and rotated again after.
 
 # %%
@@ -456,13 +467,13 @@ d2l.plot([r / w for r in (w, *ranks)],
 # [figure]
 # ```
 # ```output gpt2 timemachine
-# rank 256: ~-0.09 with keys before rotation, -0.09±0.02 as cached
-# rank 128: ~0.08 with keys before rotation, 0.08±0.02 as cached
+# rank 256: -0.09±0.02 with keys before rotation, -0.09±0.02 as cached
+# rank 128: 0.08±0.02 with keys before rotation, 0.08±0.02 as cached
 # [figure]
 # ```
 # ```output gpt2 sotu1898
-# rank 256: ~-0.09 with keys before rotation, ~-0.09 as cached
-# rank 128: ~0.08 with keys before rotation, ~0.08 as cached
+# rank 256: ~…
+# rank 128: ~…
 # [figure]
 # ```
 
@@ -472,7 +483,71 @@ d2l.plot([r / w for r in (w, *ranks)],
 # a good part of the rank of SmolLM2's cache is not content but position.
 # (GPT-2 adds learned positions to its input and rotates nothing; there both
 # rows are the same.)
+
+# %% [markdown]
+# ## One Passage Is One Passage
 #
+# All losses so far are means over 511 tokens of one text. The next passage of
+# the same text shows how far such a number carries.
+
+# %%
+r = ranks[-1]
+for number in range(1, 1 + sizes['more']):
+    other = passage(number)
+    stock, squeezed = (
+        tail_loss(forward_blocks(model, other, attn_fn), other)
+        for attn_fn in (stock_attention, lowrank_kv(r)))
+    print(f'passage {number}: full {stock:.2f}, rank {r} adds '
+          f'{squeezed - stock:z.2f}')
+
+# %% [markdown] tags=["expected"]
+# ```output small smollm2 timemachine
+# passage 1: full 2.79±0.02, rank 128 adds 0.42±0.02
+# ```
+# ```output small smollm2 sotu1898
+# passage 1: full 3.60±0.02, rank 128 adds 0.61±0.02
+# ```
+# ```output small gpt2
+# passage 1: ~…
+# ```
+# ```output full smollm2 timemachine
+# passage 1: full 2.79±0.02, rank 128 adds 0.42±0.02
+# passage 2: full 3.03±0.02, rank 128 adds 0.46±0.02
+# passage 3: full 2.74±0.02, rank 128 adds 0.31±0.02
+# passage 4: full 3.20±0.02, rank 128 adds 0.61±0.02
+# passage 5: full 3.56±0.02, rank 128 adds 0.50±0.02
+# passage 6: full 3.23±0.02, rank 128 adds 0.38±0.02
+# passage 7: full 3.66±0.02, rank 128 adds 0.39±0.02
+# ```
+# ```output full smollm2 sotu1898
+# passage 1: full 3.60±0.02, rank 128 adds 0.61±0.02
+# passage 2: full 2.92±0.02, rank 128 adds 0.62±0.02
+# passage 3: full 3.02±0.02, rank 128 adds 0.43±0.02
+# passage 4: full 3.29±0.02, rank 128 adds 0.62±0.02
+# passage 5: full 3.24±0.02, rank 128 adds 0.57±0.02
+# passage 6: full 3.44±0.02, rank 128 adds 0.70±0.02
+# passage 7: full 3.28±0.02, rank 128 adds 0.42±0.02
+# ```
+# ```output full gpt2
+# passage 1: ~…
+# passage 2: ~…
+# passage 3: ~…
+# passage 4: ~…
+# passage 5: ~…
+# passage 6: ~…
+# passage 7: ~…
+# ```
+
+# %% [markdown]
+# The loss itself belongs to the passage: over eight passages of the novel (in
+# `full`; `small` shows two) it goes from 2.74 to 3.66. What the rank adds
+# goes from 0.31 to 0.61. About half a nat, then, and not even the first digit
+# is firm: a ranking of methods that differ by a few hundredths would need many
+# passages. Nor does one kind of text say much about another: neither a novel
+# nor a president's address has code or tables in it. And a loss per token
+# says little about the one token, far back, that a later answer hangs on.
+
+# %% [markdown]
 # ## What MLA Adds
 #
 # This is the problem that MLA solves by design. Its latent holds what keys
@@ -671,66 +746,3 @@ d2l.attempt('fixed-basis', basis=d2l.try_arrays(basis),
 # ```output
 # fixed-basis: not attempted
 # ```
-
-# %% [markdown]
-# ## One Passage Is One Passage
-#
-# All losses so far are means over 511 tokens of one text. The next passage of
-# the same text shows how far such a number carries.
-
-# %%
-r = ranks[-1]
-for number in range(1, 1 + sizes['more']):
-    other = passage(number)
-    stock, squeezed = (
-        tail_loss(forward_blocks(model, other, attn_fn), other)
-        for attn_fn in (stock_attention, lowrank_kv(r)))
-    print(f'passage {number}: full {stock:.2f}, rank {r} adds '
-          f'{squeezed - stock:z.2f}')
-
-# %% [markdown] tags=["expected"]
-# ```output small smollm2 timemachine
-# passage 1: full 2.79±0.02, rank 128 adds 0.42±0.02
-# ```
-# ```output small smollm2 sotu1898
-# passage 1: full 3.60±0.02, rank 128 adds 0.61±0.02
-# ```
-# ```output small gpt2
-# passage 1: full ~3.5, rank 128 adds ~0.1
-# ```
-# ```output full smollm2 timemachine
-# passage 1: full 2.79±0.02, rank 128 adds 0.42±0.02
-# passage 2: full 3.03±0.02, rank 128 adds 0.46±0.02
-# passage 3: full 2.74±0.02, rank 128 adds 0.31±0.02
-# passage 4: full 3.20±0.02, rank 128 adds 0.61±0.02
-# passage 5: full 3.56±0.02, rank 128 adds 0.50±0.02
-# passage 6: full 3.23±0.02, rank 128 adds 0.38±0.02
-# passage 7: full 3.66±0.02, rank 128 adds 0.39±0.02
-# ```
-# ```output full smollm2 sotu1898
-# passage 1: full 3.60±0.02, rank 128 adds 0.61±0.02
-# passage 2: full 2.92±0.02, rank 128 adds 0.62±0.02
-# passage 3: full 3.02±0.02, rank 128 adds 0.43±0.02
-# passage 4: full 3.29±0.02, rank 128 adds 0.62±0.02
-# passage 5: full 3.24±0.02, rank 128 adds 0.57±0.02
-# passage 6: full 3.44±0.02, rank 128 adds 0.70±0.02
-# passage 7: full 3.28±0.02, rank 128 adds 0.42±0.02
-# ```
-# ```output full gpt2
-# passage 1: full ~3.5, rank 128 adds ~0.1
-# passage 2: full ~3.5, rank 128 adds ~0.1
-# passage 3: full ~3.5, rank 128 adds ~0.1
-# passage 4: full ~3.5, rank 128 adds ~0.1
-# passage 5: full ~3.5, rank 128 adds ~0.1
-# passage 6: full ~3.5, rank 128 adds ~0.1
-# passage 7: full ~3.5, rank 128 adds ~0.1
-# ```
-
-# %% [markdown]
-# The loss itself belongs to the passage: over eight passages of the novel (in
-# `full`; `small` shows two) it goes from 2.74 to 3.66. What the rank adds
-# goes from 0.31 to 0.61. So its size is clear and its second digit is not,
-# and a ranking of methods that differ by a few hundredths would need many
-# passages. Nor does one kind of text say much about another: neither a novel
-# nor a president's address has code or tables in it. And a loss per token
-# says little about the one token, far back, that a later answer hangs on.

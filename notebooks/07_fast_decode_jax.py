@@ -39,11 +39,11 @@ print(run)
 
 # %%
 # megabytes: of the array that we read to measure the machine; context: of the
-# step that we make faster; contexts: of the last one; prompt: of the prefill;
-# new: tokens that we write; share: of the ceiling, what we have to reach
+# step that we make faster; contexts: of the fastest one; prompt: of the
+# prefill; new: tokens that we write; share: of the ceiling, what we must reach
 sizes = {
     'small': dict(megabytes=(512,), context=1024, contexts=(128, 2048),
-                  prompt=256, new=16, reps=5, share=0.25),
+                  prompt=256, new=16, reps=5, share=0.35),
     'full': dict(megabytes=(1024,), context=2048,
                  contexts=(128, 1024, 2048, 4096), prompt=2048, new=128,
                  reps=20, share=0.05),
@@ -59,6 +59,8 @@ sizes = {
 # beside each step, and compare shares, not milliseconds.
 
 # %%
+# B texts, T new tokens, S slots of the cache; L blocks, D model width, H query
+# heads, G key-value heads, hd width of a head, V vocabulary
 L, H, hd = 12, 12, 64
 model = d2l.GPT(50257, L * hd, H, L, max_len=8192)
 model.eval()
@@ -66,10 +68,13 @@ N = sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
 n, X = sizes['context'], jnp.zeros((1, 1), jnp.int32)
 steps = {}
 
+def bandwidth():
+    """Bytes per second of a plain loop, now."""
+    return max(d2l.read_bandwidth(sizes['megabytes'], 5).values())
+
 def ceiling(n):
     """Seconds to read once what a step after n tokens has to read."""
-    moved = d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
-    return moved / max(d2l.read_bandwidth(sizes['megabytes'], 5).values())
+    return d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n)) / bandwidth()
 
 def measure(name, step, count=1):
     """Note a call of `count` steps; print a step's time and share."""
@@ -95,8 +100,7 @@ measure('lesson 01', lambda: d2l.cached_forward(model, ks, vs, X, n)[0])
 # ```
 #
 # The book's step on its card takes about ten milliseconds. No run of ours has
-# measured a GPU in this lesson: the other times in blocks for `full` are
-# placeholders.
+# measured a GPU in this lesson: elsewhere the blocks for `full` have a `~…`.
 #
 # ```output full
 # to read: 494 MB of weights, 151 MB of cache
@@ -133,7 +137,7 @@ measure('buffers', InTurn(
 # buffers: ~75 ms per step, ~33 % of the ceiling
 # ```
 # ```output full
-# buffers: ~10 ms per step, ~6 % of the ceiling
+# buffers: ~…
 # ```
 
 # %% [markdown]
@@ -176,8 +180,8 @@ assert head[1] < head[T], f'one row {head[1]:.4f} s, all {head[T]:.4f} s'
 # of it logits: ~205 ms for all, ~13 ms for the last
 # ```
 # ```output full
-# a pass over 2048 tokens: ~37 ms
-# of it logits: ~10 ms for all, ~1 ms for the last
+# a pass over 2048 tokens: ~…
+# of it logits: ~…
 # ```
 
 # %% [markdown]
@@ -208,7 +212,7 @@ measure('split', split_step(model))
 # split: ~73 ms per step, ~33 % of the ceiling
 # ```
 # ```output full
-# split: ~10 ms per step, ~6 % of the ceiling
+# split: ~…
 # ```
 
 # %% [markdown] tags=["backend-only"] why="about the layout that XLA likes"
@@ -249,7 +253,7 @@ measure('weights', split_step(rows))
 # weights: ~68 ms per step, ~36 % of the ceiling
 # ```
 # ```output full
-# weights: ~10 ms per step, ~6 % of the ceiling
+# weights: ~…
 # ```
 
 # %% [markdown]
@@ -262,11 +266,15 @@ measure('weights', split_step(rows))
 # $w V$. Heads that share keys and values are rows of one product.
 
 # %% [markdown] tags=["backend-only"] why="about batched products in XLA"
-# The kernel, and the product over all heads at once, want keys in another
-# order than the cache has, and XLA turns them, all of them, at each step. So
-# we keep the cache as (B, G, S, hd), one matrix for each head, and write one
-# product for each. That is more text in the compiled program, and less work.
-# (On a GPU a product over all heads is the better choice.)
+# The kernel wants keys in another order than the cache has, and XLA turns all
+# of them at each step. A product over many matrices wants them one behind the
+# other. So we keep the cache as (B * G, S, hd), one matrix for each head of
+# each text, and not as (B, G, S, hd). Both have the same numbers in the same
+# order, and as a rule it costs nothing to reshape one into the other. Here it
+# does. If a reshape stands between the write of a new row and the product, XLA
+# makes one program of write and reshape, which gives a new array: the whole
+# cache is copied after all. With nothing in between, the row goes to its
+# place.
 
 # %%
 def attend_row(q, ks, vs, mask):  #@save
@@ -332,7 +340,7 @@ measure('attention', InTurn(lambda ks, vs: split_pass(
 # attention: ~48 ms per step, ~50 % of the ceiling
 # ```
 # ```output full
-# attention: ~10 ms per step, ~6 % of the ceiling
+# attention: ~…
 # ```
 
 # %% [markdown]
@@ -398,20 +406,23 @@ def fast_loop(model, X, ks, vs, t, starts, keys, count, temperature, greedy,
     return jax.lax.dynamic_update_slice(ids, X, (0, count - 1)), ks, vs
 
 # %%
-def looped(n, count=9):
-    """`count - 1` steps after n tokens, as one call."""
-    room = round_up(n + count)
+at_once = 8  # steps in one call
+
+def looped(n):
+    """Steps after n tokens, as one call: it gives the first token, too."""
+    room = round_up(n + at_once + 1)
     ks, vs = full_cache(n, room - n)
     keys = jax.random.split(jax.random.key(0), room)
     return InTurn(lambda ks, vs: fast_loop(
-        rows, X, ks, vs, n, one, keys, count, 1.0, True, None), ks, vs)
+        rows, X, ks, vs, n, one, keys, at_once + 1, temperature=1.0,
+        greedy=True, top_k=None), ks, vs)
 
-first = split_pass(*parts, X, *full_cache(n), n, one)[0]
-last = d2l.jitted_chunk(model, *(jnp.stack(x).swapaxes(1, 2)[:, None]
+now = split_pass(*parts, X, *full_cache(n), n, one)[0]
+before = d2l.jitted_chunk(model, *(jnp.stack(x).swapaxes(1, 2)[:, None]
                                  for x in full_cache(n)), X, n)[0]
-error = jnp.abs(first - last).max()
+error = jnp.abs(now - before).max()
 print(f'lesson 01 and now: logits differ by {error:.1e}')
-measure('one call', looped(n), count=8)
+measure('one call', looped(n), count=at_once)
 
 # %% [markdown] tags=["expected"]
 # ```output small
@@ -420,7 +431,7 @@ measure('one call', looped(n), count=8)
 # ```
 # ```output full
 # lesson 01 and now: logits differ by <1e-3
-# one call: ~2 ms per step, ~30 % of the ceiling
+# one call: ~…
 # ```
 
 # %% [markdown]
@@ -460,7 +471,7 @@ assert sizes['share'] < least / best['one call'] < 1.3, (least, best)
 steps.clear()  # and their caches
 
 # %% [markdown] tags=["expected", "backend-only"] why="its bars"
-# ```output
+# ```output small
 # lesson 01: ~22 % of the ceiling
 # buffers: ~34 % of the ceiling, ~1.50 times as fast as before
 # split: ~34 % of the ceiling, ~1.00 times as fast as before
@@ -468,6 +479,10 @@ steps.clear()  # and their caches
 # attention: ~56 % of the ceiling, ~1.55 times as fast as before
 # one call: ~59 % of the ceiling, ~1.05 times as fast as before
 # in all ~2.6 times as fast
+# [figure]
+# ```
+# ```output full
+# ~…
 # [figure]
 # ```
 
@@ -487,7 +502,7 @@ steps.clear()  # and their caches
 
 # %%
 by_context = in_turns({n: looped(n) for n in sizes['contexts']})
-by_context = {n: t / 8 for n, t in by_context.items()}
+by_context = {n: t / at_once for n, t in by_context.items()}
 moved = {n: d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
          for n in by_context}
 short, *_, long = by_context
@@ -504,22 +519,17 @@ assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 # ```
 # ```output full
 # n=  128: 1.00 times the bytes, 1.00 times the time
-# n= 1024: 1.13 times the bytes, ~1.2 times the time
-# n= 2048: 1.28 times the bytes, ~1.4 times the time
-# n= 4096: 1.58 times the bytes, ~1.8 times the time
+# n= 1024: 1.13 times the bytes, ~…
+# n= 2048: 1.28 times the bytes, ~…
+# n= 4096: 1.58 times the bytes, ~…
 # ```
 
 # %% [markdown]
-# Sixteen times the context has 28 per cent more bytes, and the step takes a
-# third to two thirds longer, from run to run. So time follows bytes, but not
-# as closely as the bandwidth would have it. (The check above allows half as
-# much again as the bytes ask for. The step of the first lesson, which copies
-# its cache, takes more: 1.7 times what its bytes ask for in PyTorch, above 3
-# in JAX.)
-#
-# The two times are two equations, for what a byte of the cache takes and for
-# all that does not depend on the context. They say where the step spends its
-# time.
+# The check above allows half as much again as the bytes ask for. More can be
+# said. Let a step take $t(n) = a + b(n) / r$: a time $a$ for all that does not
+# depend on the context, and the bytes $b(n)$ of the cache at a rate $r$. Two
+# contexts give two equations for $a$ and $r$, which say where the step spends
+# its time.
 
 # %%
 more = by_context[long] - by_context[short]
@@ -530,7 +540,7 @@ rest = by_context[short] - d2l.cache_bytes(L, H, hd, short) / rate
 print(f'cache of {n} tokens: {1e3 * cache:.0f} ms, {rate / 1e9:.0f} GB/s')
 print(f'all else: {1e3 * rest:.0f} ms; if that is reading weights, '
       f'{d2l.bytes_moved(N) / rest / 1e9:.0f} GB/s')
-print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
+print(f'plain read: {bandwidth() / 1e9:.0f} GB/s')
 
 # %% [markdown] tags=["expected"]
 # ```output small
@@ -539,18 +549,13 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 # plain read: ~20 GB/s
 # ```
 # ```output full
-# cache of 2048 tokens: ~1 ms, ~300 GB/s
-# all else: ~1 ms; if that is reading weights, ~300 GB/s
-# plain read: ~1500 GB/s
+# cache of 2048 tokens: ~…
+# all else: ~…
+# plain read: ~…
 # ```
 
-# %% [markdown]
-# All three vary from run to run. In ours the weights were read at half to nine
-# tenths of a plain read, the cache at a quarter to three fifths of it: a byte
-# of the cache takes about twice as long. Its bytes are read by two small
-# products for each head, with a softmax in between. It would take a kernel
-# made for one query to do better, which reads keys and values in one go, and
-# shares the heads out to the cores.
+# %% [markdown] tags=["backend-only"] why="how its attention reads"
+# All three vary from run to run. XXX
 
 # %% [markdown]
 # ## Writing with It
@@ -644,18 +649,23 @@ print(f'cached {rates["cached"]:.1f} tokens/s, fast {rates["fast"]:.1f}')
 # cached ~16 tokens/s, fast ~18
 # ```
 # ```output full
-# {checkpoint}: ~128 of 128 new tokens equal
+# {checkpoint}: 128 of 128 new tokens equal
 # The time machine stood in the corner. It~…
 # ~…
-# cached ~100 tokens/s, fast ~500
+# cached ~…
 # ```
 
 # %% [markdown]
+# The fast loop gains less here than the waterfall promises. With a context of
+# some thirty tokens there is no cache to speak of, and not to copy it was much
+# of the gain. And the time to read the prompt is in both.
+#
 # ## Several Texts at Once
 #
 # Weights that are read for one text serve the others as well. Greedy, each row
 # of a batch has to be what its prompt gives alone, whatever stands beside it.
-# (Drawn, the texts of a batch share the random numbers.)
+# (All texts of a batch are drawn from one stream of random numbers, so a drawn
+# text depends on what stands beside it.)
 
 # %%
 prompts = [encoding.encode_ordinary(text) for text in (
@@ -677,7 +687,7 @@ print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 # together ~25 tokens/s
 # ```
 # ```output gpt2
-# prompts of [1, 6, 8, 9] tokens; alone and together equal: ~4 of 4
+# prompts of [1, 6, 8, 9] tokens; alone and together equal: 4 of 4
 # together ~25 tokens/s
 # ```
 
@@ -694,9 +704,10 @@ print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 #   copying a cache, starting small operations, turning keys over, handing
 #   arrays back and forth. None of it changes what is computed, but for
 #   rounding.
-# * Each gain was measured on the step that the one before had left. In another
-#   order the bars would be others; a change that gains nothing alone may be
-#   what makes the next one possible.
+# * Each gain was measured on the step that the one before had left. (The last
+#   one in PyTorch has its own way to multiply a row, in place of the layout.)
+#   In another order the bars would be others; a change that gains nothing
+#   alone may be what makes the next one possible.
 # * What is left to the ceiling is in the loops that compilers and libraries
 #   write. Our bandwidth is that of a plain loop, so the true ceiling may be
 #   higher.
@@ -704,4 +715,6 @@ print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 #   weights of 16, 8 or 4 bits, or several tokens for each read, drafted by a
 #   smaller model. All of these change what is computed, or how much.
 # * `make bench` compares all the ways to decode with each other, and with a
-#   library that you would use otherwise, on your machine.
+#   library that you would use otherwise, on your machine: hours, and then a
+#   table and a plot in `build/bench/`. Those of one machine are kept in
+#   `BENCHMARK.md`.

@@ -40,11 +40,11 @@ print(run)
 
 # %%
 # megabytes: of the array that we read to measure the machine; context: of the
-# step that we make faster; contexts: of the last one; prompt: of the prefill;
-# new: tokens that we write; share: of the ceiling, what we have to reach
+# step that we make faster; contexts: of the fastest one; prompt: of the
+# prefill; new: tokens that we write; share: of the ceiling, what we must reach
 sizes = {
     'small': dict(megabytes=(512,), context=1024, contexts=(128, 2048),
-                  prompt=256, new=16, reps=9, share=0.25),
+                  prompt=256, new=16, reps=9, share=0.35),
     'full': dict(megabytes=(1024,), context=2048,
                  contexts=(128, 1024, 2048, 4096), prompt=2048, new=128,
                  reps=20, share=0.05),
@@ -60,6 +60,8 @@ sizes = {
 # beside each step, and compare shares, not milliseconds.
 
 # %%
+# B texts, T new tokens, S slots of the cache; L blocks, D model width, H query
+# heads, G key-value heads, hd width of a head, V vocabulary
 L, H, hd = 12, 12, 64
 torch.manual_seed(0)
 model = d2l.GPT(50257, L * hd, H, L, max_len=8192).to(device).eval()
@@ -67,10 +69,13 @@ N = sum(p.numel() for p in model.parameters())
 n, X = sizes['context'], torch.zeros(1, 1, dtype=torch.long, device=device)
 steps = {}
 
+def bandwidth():
+    """Bytes per second of a plain loop, now."""
+    return max(d2l.read_bandwidth(sizes['megabytes'], 5).values())
+
 def ceiling(n):
     """Seconds to read once what a step after n tokens has to read."""
-    moved = d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n))
-    return moved / max(d2l.read_bandwidth(sizes['megabytes'], 5).values())
+    return d2l.bytes_moved(N, 4, d2l.cache_bytes(L, H, hd, n)) / bandwidth()
 
 def measure(name, step):
     """Note a step; print its time and its share of the ceiling."""
@@ -105,8 +110,7 @@ measure('lesson 01', step_of_01)
 # ```
 #
 # The book's step on its card takes about ten milliseconds. No run of ours has
-# measured a GPU in this lesson: the other times in blocks for `full` are
-# placeholders.
+# measured a GPU in this lesson: elsewhere the blocks for `full` have a `~…`.
 #
 # ```output full
 # to read: 494 MB of weights, 151 MB of cache
@@ -148,7 +152,7 @@ measure('buffers', lambda: plain_step(model, X, ks, vs, n, fused))
 # buffers: ~80 ms per step, ~35 % of the ceiling
 # ```
 # ```output full
-# buffers: ~10 ms per step, ~6 % of the ceiling
+# buffers: ~…
 # ```
 
 # %% [markdown]
@@ -185,8 +189,8 @@ assert head[1] < head[T], f'one row {head[1]:.4f} s, all {head[T]:.4f} s'
 # of it logits: ~300 ms for all, ~11 ms for the last
 # ```
 # ```output full
-# a pass over 2048 tokens: ~37 ms
-# of it logits: ~10 ms for all, ~1 ms for the last
+# a pass over 2048 tokens: ~…
+# of it logits: ~…
 # ```
 
 # %% [markdown]
@@ -219,7 +223,7 @@ measure('weights', lambda: plain_step(columns, X, ks, vs, n, fused))
 # weights: ~70 ms per step, ~42 % of the ceiling
 # ```
 # ```output full
-# weights: ~10 ms per step, ~6 % of the ceiling
+# weights: ~…
 # ```
 
 # %% [markdown]
@@ -254,7 +258,7 @@ measure('attention', lambda: plain_step(columns, X, ks, vs, n, attend_row))
 # attention: ~70 ms per step, ~41 % of the ceiling
 # ```
 # ```output full
-# attention: ~10 ms per step, ~6 % of the ceiling
+# attention: ~…
 # ```
 
 # %% [markdown]
@@ -263,8 +267,8 @@ measure('attention', lambda: plain_step(columns, X, ks, vs, n, attend_row))
 # What is left besides reading is the cost of asking for work.
 
 # %% [markdown] tags=["backend-only"] why="PyTorch runs operation by operation"
-# A step of twelve blocks is some eight hundred operations, each called from
-# Python, each started, most of them on a single row. `torch.compile` turns the
+# A step of twelve blocks is hundreds of operations, each called from Python,
+# each started, most of them on a single row. `torch.compile` turns the
 # step into one program. Three things make it a good one:
 #
 # * **One block.** All blocks do the same, so `nested_compile_region` has the
@@ -378,7 +382,7 @@ measure('one call', compiled_step)
 # ```
 # ```output full
 # lesson 01 and now: logits differ by <1e-3
-# one call: ~2 ms per step, ~30 % of the ceiling
+# one call: ~…
 # ```
 
 # %% [markdown]
@@ -417,13 +421,17 @@ assert sizes['share'] < least / best['one call'] < 1.3, (least, best)
 steps.clear()  # and their caches
 
 # %% [markdown] tags=["expected", "backend-only"] why="its bars"
-# ```output
+# ```output small
 # lesson 01: ~24 % of the ceiling
 # buffers: ~37 % of the ceiling, ~1.55 times as fast as before
 # weights: ~45 % of the ceiling, ~1.20 times as fast as before
 # attention: ~43 % of the ceiling, ~0.95 times as fast as before
 # one call: ~74 % of the ceiling, ~1.75 times as fast as before
 # in all ~3.1 times as fast
+# [figure]
+# ```
+# ```output full
+# ~…
 # [figure]
 # ```
 
@@ -464,22 +472,17 @@ assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 # ```
 # ```output full
 # n=  128: 1.00 times the bytes, 1.00 times the time
-# n= 1024: 1.13 times the bytes, ~1.2 times the time
-# n= 2048: 1.28 times the bytes, ~1.4 times the time
-# n= 4096: 1.58 times the bytes, ~1.8 times the time
+# n= 1024: 1.13 times the bytes, ~…
+# n= 2048: 1.28 times the bytes, ~…
+# n= 4096: 1.58 times the bytes, ~…
 # ```
 
 # %% [markdown]
-# Sixteen times the context has 28 per cent more bytes, and the step takes a
-# third to two thirds longer, from run to run. So time follows bytes, but not
-# as closely as the bandwidth would have it. (The check above allows half as
-# much again as the bytes ask for. The step of the first lesson, which copies
-# its cache, takes more: 1.7 times what its bytes ask for in PyTorch, above 3
-# in JAX.)
-#
-# The two times are two equations, for what a byte of the cache takes and for
-# all that does not depend on the context. They say where the step spends its
-# time.
+# The check above allows half as much again as the bytes ask for. More can be
+# said. Let a step take $t(n) = a + b(n) / r$: a time $a$ for all that does not
+# depend on the context, and the bytes $b(n)$ of the cache at a rate $r$. Two
+# contexts give two equations for $a$ and $r$, which say where the step spends
+# its time.
 
 # %%
 more = by_context[long] - by_context[short]
@@ -490,7 +493,7 @@ rest = by_context[short] - d2l.cache_bytes(L, H, hd, short) / rate
 print(f'cache of {n} tokens: {1e3 * cache:.0f} ms, {rate / 1e9:.0f} GB/s')
 print(f'all else: {1e3 * rest:.0f} ms; if that is reading weights, '
       f'{d2l.bytes_moved(N) / rest / 1e9:.0f} GB/s')
-print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
+print(f'plain read: {bandwidth() / 1e9:.0f} GB/s')
 
 # %% [markdown] tags=["expected"]
 # ```output small
@@ -499,18 +502,18 @@ print(f'plain read: {moved[short] / ceiling(short) / 1e9:.0f} GB/s')
 # plain read: ~20 GB/s
 # ```
 # ```output full
-# cache of 2048 tokens: ~1 ms, ~300 GB/s
-# all else: ~1 ms; if that is reading weights, ~300 GB/s
-# plain read: ~1500 GB/s
+# cache of 2048 tokens: ~…
+# all else: ~…
+# plain read: ~…
 # ```
 
-# %% [markdown]
+# %% [markdown] tags=["backend-only"] why="how its attention reads"
 # All three vary from run to run. In ours the weights were read at half to nine
-# tenths of a plain read, the cache at a quarter to three fifths of it: a byte
-# of the cache takes about twice as long. Its bytes are read by two small
-# products for each head, with a softmax in between. It would take a kernel
-# made for one query to do better, which reads keys and values in one go, and
-# shares the heads out to the cores.
+# tenths of a plain read, the cache at a quarter to three fifths of it. A byte
+# of the cache takes about twice as long, so the step grows faster than its
+# bytes. They are read by two small products for each head, with a softmax in
+# between. It would take a kernel made for one query to do better, which reads
+# keys and values in one go, and shares the heads out to the cores.
 
 # %% [markdown]
 # ## Writing with It
@@ -610,18 +613,23 @@ print(f'cached {rates["cached"]:.1f} tokens/s, fast {rates["fast"]:.1f}')
 # cached ~11 tokens/s, fast ~21
 # ```
 # ```output full
-# {checkpoint}: ~128 of 128 new tokens equal
+# {checkpoint}: 128 of 128 new tokens equal
 # The time machine stood in the corner. It~…
 # ~…
-# cached ~100 tokens/s, fast ~500
+# cached ~…
 # ```
 
 # %% [markdown]
+# The fast loop gains less here than the waterfall promises. With a context of
+# some thirty tokens there is no cache to speak of, and not to copy it was much
+# of the gain. And the time to read the prompt is in both.
+#
 # ## Several Texts at Once
 #
 # Weights that are read for one text serve the others as well. Greedy, each row
 # of a batch has to be what its prompt gives alone, whatever stands beside it.
-# (Drawn, the texts of a batch share the random numbers.)
+# (All texts of a batch are drawn from one stream of random numbers, so a drawn
+# text depends on what stands beside it.)
 
 # %%
 prompts = [encoding.encode_ordinary(text) for text in (
@@ -643,7 +651,7 @@ print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 # together ~27 tokens/s
 # ```
 # ```output gpt2
-# prompts of [1, 6, 8, 9] tokens; alone and together equal: ~4 of 4
+# prompts of [1, 6, 8, 9] tokens; alone and together equal: 4 of 4
 # together ~27 tokens/s
 # ```
 
@@ -660,9 +668,10 @@ print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 #   copying a cache, starting small operations, turning keys over, handing
 #   arrays back and forth. None of it changes what is computed, but for
 #   rounding.
-# * Each gain was measured on the step that the one before had left. In another
-#   order the bars would be others; a change that gains nothing alone may be
-#   what makes the next one possible.
+# * Each gain was measured on the step that the one before had left. (The last
+#   one in PyTorch has its own way to multiply a row, in place of the layout.)
+#   In another order the bars would be others; a change that gains nothing
+#   alone may be what makes the next one possible.
 # * What is left to the ceiling is in the loops that compilers and libraries
 #   write. Our bandwidth is that of a plain loop, so the true ceiling may be
 #   higher.
@@ -670,4 +679,6 @@ print(f'together {len(prompts) * sizes["new"] / seconds:.1f} tokens/s')
 #   weights of 16, 8 or 4 bits, or several tokens for each read, drafted by a
 #   smaller model. All of these change what is computed, or how much.
 # * `make bench` compares all the ways to decode with each other, and with a
-#   library that you would use otherwise, on your machine.
+#   library that you would use otherwise, on your machine: hours, and then a
+#   table and a plot in `build/bench/`. Those of one machine are kept in
+#   `BENCHMARK.md`.

@@ -8,6 +8,8 @@ import functools
 import itertools
 import json
 import struct
+import subprocess
+import sys
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -443,6 +445,9 @@ CHANGED = [
     ('gpt2', lambda t: t.pop('wpe.weight'), 'tensor wpe.weight is missing'),
     ('gpt2', lambda t: t.update({'h.2.ln_1.bias': np.zeros(12, np.float32)}),
      'tensor h.2.ln_1.bias is not in the model'),
+    ('gpt2', lambda t: t.update({f'h.{L}.attn.bias': np.zeros(
+        (1, 1, 16, 16), np.float32)}),
+     f'tensor h.{L}.attn.bias is not in the model'),
     ('gpt2', lambda t: t.update({f'x{i}': np.zeros(1, np.float32)
                                  for i in range(4)}),
      'is not in the model, nor are 3 others'),
@@ -470,13 +475,56 @@ def test_a_tensor_that_does_not_fit_is_named(refused, tmp_path, name, change,
     assert message in refused(name, SMALL[name][1](tmp_path, tensors))
 
 
-def test_a_fault_passes_through_each_backend(backend, use, tmp_path):
-    tensors = gpt2_tensors()
-    del tensors['ln_f.bias']
-    use('gpt2', gpt2_files(tmp_path, tensors))
-    with pytest.raises(ValueError, match=r'gpt2-124m.safetensors: tensor '
-                                         r'ln_f.bias is missing'):
-        load(backend, 'gpt2')
+@pytest.mark.parametrize('name, change, message', [
+    CHANGED[0], CHANGED[2], CHANGED[6], *CHANGED[-3:]])
+def test_a_fault_passes_through_each_backend(backend, use, tmp_path, name,
+                                             change, message):
+    """Missing, not in the model, of another shape; in either kind of file."""
+    tensors = {'gpt2': gpt2_tensors, 'smollm2': llama_tensors}[name]()
+    change(tensors)
+    files = SMALL[name][1](tmp_path, tensors)
+    file = files[use(name, files).assets[0]]
+    with pytest.raises(ValueError) as error:
+        load(backend, name)
+    assert str(error.value).startswith(f'{file}: ')
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_a_cut_tensor_is_named_in_each_backend(backend, use, tmp_path, name):
+    """The first that the file ends within."""
+    files = SMALL[name][1](tmp_path)
+    checkpoint = use(name, files)
+    file = files[checkpoint.assets[0]]
+    whole = file.read_bytes()
+    last = {'gpt2': 'wte.weight', 'smollm2': 'token_embd.weight'}[name]
+    file.write_bytes(whole[:-40])
+    with pytest.raises(ValueError) as error:
+        load(backend, name)
+    assert f'{file}: no whole' in str(error.value)
+    assert f'tensor {last}' in str(error.value)
+
+
+@pytest.mark.parametrize('asset, text, message', [
+    ('gpt2-vocab', '{"a": 0,', 'Expecting'),
+    ('gpt2-vocab', '["a"]', 'no table of ids'),
+    ('gpt2-vocab', '{"a": 0}', 'no <|endoftext|> in it'),
+    ('gpt2-vocab', '{"a": "0", "<|endoftext|>": 1}', 'no table of ids'),
+    ('gpt2-merges', '', 'not enough values'),
+    ('gpt2-merges', '#version: 0.2\nb a\n', 'merges are not in the order')])
+def test_a_damaged_tokenizer_of_gpt2_is_named(use, shapes, tmp_path, asset,
+                                              text, message):
+    """That file, not the one of the weights; and no weight is copied."""
+    def fill(model, tensors):
+        raise AssertionError('weights were copied before the refusal')
+
+    files = gpt2_files(tmp_path)
+    files[asset].write_text(text)
+    with pytest.raises(ValueError) as error:
+        use('gpt2', files).load(lambda **sizes: Shapes(shapes['gpt2']),
+                                lambda model: model.shapes, fill)
+    assert str(error.value).startswith(f'{files[asset]}: ')
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize('kind, label', [
@@ -735,6 +783,30 @@ def smollm2_logits(smollm2_gguf, text_ids):
             file.parent, gguf_file=file.name, dtype=torch.float32).eval()
     with torch.no_grad():
         return model(torch.as_tensor(text_ids[:, :64])).logits.numpy()
+
+
+LOADING = """
+import time
+from d2l_ext import {backend} as d2l, runs
+before, start = runs.peak_bytes(), time.perf_counter()
+model, encoding = d2l.load_smollm2()
+print(runs.peak_bytes() - before, time.perf_counter() - start)
+"""
+
+
+@pytest.mark.slow
+def test_loading_takes_memory_for_one_copy_and_seconds(backend, smollm2_gguf):
+    """In a process of its own: the weights, and half as much again at most.
+
+    What is there besides: the file, mapped, and the largest tensor.
+    """
+    done = subprocess.run(
+        [sys.executable, '-c', LOADING.format(backend=backend.name)],
+        text=True, capture_output=True, check=True, timeout=300)
+    peak, seconds = map(float, done.stdout.split()[-2:])
+    weights = 4 * 134_515_008
+    assert weights < peak < 1.5 * weights, f'{peak / weights:.2f} copies'
+    assert seconds < 60, f'{seconds:.0f} s'
 
 
 @pytest.mark.slow

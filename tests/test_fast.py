@@ -92,6 +92,56 @@ def test_positions_count_from_the_start_of_a_text(backend, form):
                                atol=1e-5)
 
 
+def test_no_pad_is_seen_in_bf16(backend):
+    """A query that pads would see nothing gives no nan to those after it."""
+    model = backend.bf16(gpt(backend))
+    alone, behind = (rows_of(backend, model, [3, 1, 4], pads)
+                     for pads in (0, 5))
+    np.testing.assert_allclose(behind, alone, atol=0.03)
+
+
+@pytest.mark.slow
+@each_form('rope', 'learned')
+def test_a_text_may_fill_the_model_beside_a_short_one(backend, form):
+    """Up to max_len, whatever lengths are rounded up to."""
+    model, prompts = gpt(backend, **form), [[5, 6] * (ROOM // 2 - 2), [2, 9]]
+    alone = [backend.generate(model, 'generate_cached', prompt, 4,
+                              temperature=0) for prompt in prompts]
+    assert len(alone[0]) == ROOM
+    assert backend.generate(model, 'generate_batch', prompts, 4,
+                            temperature=0) == alone
+
+
+def test_a_drawn_batch_follows_its_seed(backend):
+    """And the model stays in training mode, without dropout in the text."""
+    model = gpt(backend, 1, dropout=0.5)
+    texts = {}
+    for when in ('before', 'after'):
+        texts[when] = [backend.generate(model, 'generate_batch', PROMPTS, 8,
+                                        seed=seed) for seed in (1, 2)]
+        model.train()
+    assert texts['before'] == texts['after']
+    assert texts['after'][0] != texts['after'][1]
+    dropout = model.blks[0].dropout
+    assert (dropout.training if backend.name == 'torch'
+            else not dropout.deterministic)
+
+
+def test_other_weights_write_another_text(backend):
+    """What the fast loop keeps between texts follows the model."""
+    model, texts = gpt(backend, 1), []
+    for factor in (1, -2):
+        backend.d2l.set_weights(model, {
+            name: factor * x
+            for name, x in backend.d2l.get_weights(model).items()})
+        cached, fast = (backend.generate(model, method, [3, 1, 4], 9,
+                                         temperature=0)
+                        for method in ('generate_cached', 'generate_fast'))
+        assert cached == fast
+        texts.append(fast)
+    assert texts[0] != texts[1]
+
+
 def test_a_batch_is_refused_as_a_whole(backend, monkeypatch):
     """One bad prompt, or one too long: its value is named, before work."""
     model = gpt(backend)

@@ -631,7 +631,7 @@ def test_the_command_goes_on_without_a_checkpoint(site, folder, offer,
     assert fetch_data.main([]) == 0
     out, _ = capsys.readouterr()
     assert 'checkpoint smollm2: smollm2.gguf' in out
-    assert out.endswith('Lessons 05 and 06 need it, the others do not.\n')
+    assert out.endswith('Lessons 05 to 07 need it, the others do not.\n')
 
 
 @pytest.fixture

@@ -49,6 +49,8 @@ def why(block, printed):
     ('a\n\nb', '\na\nb\n\n'),                 # blank lines do not count
     ('the ~…', 'the cat, 3 of <4'),           # what a trained model writes
     ('the ~…\n~…', 'the cat sat\n    on'),
+    ('the\n~…\nend', 'the\ncat\nsat on\nend'),  # a line or more
+    ('~…\n3', 'a\n2\n3'),
 ])
 def test_holds(written, printed):
     assert why(written, printed) == []
@@ -67,6 +69,8 @@ def test_holds(written, printed):
     ('x=~…', 'x=', 'the text differs'),
     ('the ~…', 'the', 'the text differs'),    # something has to be printed
     ('~…\n~…', 'one line', 'written, but not printed'),
+    ('a\n~…\n3', 'a\nb\n2\n4', '4 is not 3'),
+    ('a\n~…', 'a', 'written, but not printed'),
     ('1', 'NaN', 'nan was printed'),
 ])
 def test_refuses(written, printed, message):

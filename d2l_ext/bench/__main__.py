@@ -12,8 +12,9 @@ from .launch import measured, save_weights
 
 DESCRIPTION = '''Time prefill and decode of every method, with peak memory and
 the bandwidth of this machine, and write table.txt, table.json and plot.svg.
-Hugging Face transformers is only read here as a peer; without it its rows
-say so. On two cores all of it takes about two hours.'''
+Hugging Face transformers is a peer here, with the same weights; without it its
+rows say so. On two cores all of it takes about two hours, and the weights of
+each model half a GB of disk until the end.'''
 # what a flag that is not given stands for, and with --small
 DEFAULTS = dict(models=('gpt2-size', 'smollm2'),
                 contexts=(128, 512, 1024, 2048), batches=(1, 8), steps=16,
@@ -62,8 +63,8 @@ def make_parser():
     parser.add_argument('--small', action='store_true',
                         help='a tiny model, short contexts: whether it works')
     parser.add_argument('--out', type=Path, metavar='FOLDER',
-                        default=Path('build/bench'),
-                        help='where the files go (%(default)s)')
+                        help='where the files go (build/bench; with --small '
+                        'build/bench-small)')
     return parser
 
 
@@ -114,20 +115,32 @@ def bench(plan, out):
     return report.write(out, head, rows)
 
 
+def missing(plan):
+    """Why the checkpoint cannot be had; None if it can, or need not."""
+    try:
+        if 'smollm2' in plan.models:
+            hub.fetch('smollm2')
+    except (OSError, ValueError) as error:
+        return f'{error}\nWithout it: --models gpt2-size'
+
+
 def main(argv=None):
     parser = make_parser()
     args = parser.parse_args(argv)
     plan = make_plan(args, parser)
+    # a short run does not replace the table of a long one
+    out = args.out or Path('build', 'bench-small' if args.small else 'bench')
     try:
-        if 'smollm2' in plan.models:
-            hub.fetch('smollm2')
-        args.out.mkdir(parents=True, exist_ok=True)
-        print(bench(plan, args.out), end='')
+        if why := missing(plan):
+            print(why, file=sys.stderr)
+            return 1
+        out.mkdir(parents=True, exist_ok=True)
+        print(bench(plan, out), end='')
     except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
+        print(f'{out}: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f'\ninterrupted; what was measured is in {args.out}',
+        print(f'\ninterrupted; what was measured is in {out}',
               file=sys.stderr)
         return 130
     return 0

@@ -13,18 +13,22 @@ from .cases import METHODS, MODELS, PEERS
 
 NOTES = '''\
 tokens/s   of all sequences together; medians of the runs after a warm-up
-share      least seconds per step, its bytes over the bandwidth measured
-           around the row, over seconds per step; the bytes are all weights
-           and the cache of all sequences, in fp32, also for naive
+share      least seconds per step, its bytes over GB/s, over seconds per
+           step; the bytes are all weights and the cache of all sequences, in
+           fp32, also for naive
+GB/s       the most that a plain loop in the same framework read, just before
+           and after the row: it is of those minutes, and not every framework
+           reads equally fast, so shares compare best within one of them
 peak       of the process (on a GPU: of its memory) while the runs were
            measured, the weights and the framework included, compiling not
 to peer    tokens/s over those of the better of the two transformers rows
 naive      reads all again for each token, so few steps are measured; jax
            has no growing cache: it would compile anew for every length
-hf         times from a streamer: prompt to first token, then token to token
+hf         times from a streamer: prompt to first token, then token to token;
+           transformers compiles its static cache on accelerators only
 All decode greedily, and wait for each token before the next step.'''
 HEADINGS = ('model', 'batch', 'context', 'method', 'prefill tokens/s',
-            'decode tokens/s', 'share', 'peak', 'prefill to peer',
+            'decode tokens/s', 'share', 'GB/s', 'peak', 'prefill to peer',
             'decode to peer', 'runs')
 
 
@@ -107,6 +111,7 @@ def cells(row):
     peak = row['peak_bytes']
     return [*case, number(row['prefill_rate']), number(row['decode_rate']),
             number(100 * row['share']) + '%',
+            number(row['bandwidth'] / 1e9),
             '-' if peak is None else format_bytes(peak),
             number(row['prefill_ratio']), number(row['decode_ratio']),
             str(row['repeats'])]
@@ -188,7 +193,10 @@ def head_lines(head, rows):
 
 def text(head, rows):
     """All of table.txt; rows: derived."""
-    parts = ['\n'.join(head_lines(head, rows)), table(rows), NOTES]
+    there = {row['method'] for row in rows}
+    methods = '\n'.join(f'{name:14} {what}' for name, what
+                        in METHODS.items() if name in there)
+    parts = ['\n'.join(head_lines(head, rows)), table(rows), NOTES, methods]
     if lines := disagreements(rows):
         parts.insert(2, '\n'.join(lines))
     return '\n\n'.join(parts) + '\n'

@@ -46,7 +46,7 @@ def rows(plan):
     num_params = cases.count_parameters(plan['weights'])
     backend, name = backend_of(plan['method'])
     model = backend.load(sizes, plan['weights'])
-    last = None  # (context, seconds) of the row before
+    last = None  # (context, seconds of its runs) of the row before
     for context in plan['contexts']:
         if last and (needed := last[1] * context / last[0]) > plan['limit']:
             yield dict(context=context, why=f'left out: {needed:.0f} s by '
@@ -58,8 +58,10 @@ def rows(plan):
             plan['steps'])
         row = one_row(backend, method, plan, batch, context, num_params,
                       sizes)
-        last = context, time.perf_counter() - start
-        yield dict(row, context=context, seconds=last[1])
+        # without compiling, which takes no longer for a longer context
+        last = context, (1 + row['repeats']) * (
+            row['prefill_s'] + row['steps'] * row['step_s'])
+        yield dict(row, context=context, seconds=time.perf_counter() - start)
 
 
 def main(argument):

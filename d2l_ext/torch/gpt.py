@@ -66,7 +66,7 @@ class GPT(nn.Module):
             q, k, v = self.project(queries)
             if valid_lens is None:
                 Y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            else:  # the fused kernel gives nan where a row sees nothing
+            else:  # 0 where a row sees nothing, whatever a kernel gives
                 mask = attention_mask(T, T, valid_lens, causal=True,
                                       device=q.device)
                 Y = attention_weights(q, k, mask) @ v

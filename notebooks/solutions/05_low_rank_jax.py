@@ -200,9 +200,9 @@ d2l.attempt('fixed-basis', basis=d2l.try_arrays(basis),
 #         latent that is not learned?
 # ```
 # ```output gpt2
-# rank 512: fixed ~3.6, oracle ~3.5, full attention 3.58±0.02
-# rank 256: fixed ~3.7, oracle 3.49±0.02, full attention 3.58±0.02
-# rank 128: fixed ~4.1, oracle 3.66±0.02, full attention 3.58±0.02
+# rank 512: ~…
+# rank 256: ~…
+# rank 128: ~…
 # fixed-basis: right
 #     basis: right. These columns are fixed before the next token comes, so
 #         they need to be kept once and not for each passage.

@@ -171,14 +171,14 @@ d2l.attempt('sink-noop', denominator=d2l.try_arrays(denominator),
 #         answer says whether a sink is a word or a place.
 # ```
 # ```output gpt2
-# weight  0- 5: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
-# value   0- 5: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
-# output  0- 5: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
-# later   0- 5: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
-# weight  6-11: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
-# value   6-11: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
-# output  6-11: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
-# later   6-11: ~0.3 ~0.3 ~0.3 ~0.3 ~0.3 ~0.3
+# weight  0- 5: ~…
+# value   0- 5: ~…
+# output  0- 5: ~…
+# later   0- 5: ~…
+# weight  6-11: ~…
+# value   6-11: ~…
+# output  6-11: ~…
+# later   6-11: ~…
 # sink-noop: right
 #     denominator: right. A head with such a sink can say less than its values
 #         do: the softmax no longer makes it say something.
@@ -375,10 +375,10 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 #         differences of this size mean something?
 # ```
 # ```output small gpt2
-# mask ~3.5, cache ~3.5, difference <1e-4
-# recompute: loss ~1.8
-# s=4: loss ~1.8
-# s=0: loss ~1.8
+# mask ~…, cache ~…, difference <1e-4
+# recompute: ~…
+# s=4: ~…
+# s=0: ~…
 # streaming: right
 #     roll: right. Nothing in it depends on how much has gone by: memory and
 #         time of a step stay what they are.
@@ -394,10 +394,10 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 #         differences of this size mean something?
 # ```
 # ```output full
-# mask ~3.5, cache ~3.5, difference <1e-4
-# recompute: loss ~1.8
-# s=4: loss ~1.8
-# s=0: loss ~1.8
+# mask ~…, cache ~…, difference <1e-4
+# recompute: ~…
+# s=4: ~…
+# s=0: ~…
 # streaming: right
 #     roll: right. Nothing in it depends on how much has gone by: memory and
 #         time of a step stay what they are.
