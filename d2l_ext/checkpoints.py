@@ -217,8 +217,11 @@ def read_gguf(file):
     has a quantization that the library cannot undo.
     """
     def read(tensor):
-        return np.array(gguf.dequantize(tensor.data, tensor.tensor_type),
-                        np.float32)
+        x = np.empty(tensor.shape[::-1], np.float32)
+        for i in range(0, len(x), 4096):  # the library takes memory thrice
+            x[i:i + 4096] = gguf.dequantize(tensor.data[i:i + 4096],
+                                            tensor.tensor_type)
+        return x
 
     try:
         with np.errstate(over='raise'):

@@ -796,16 +796,17 @@ print(runs.peak_bytes() - before, time.perf_counter() - start)
 
 @pytest.mark.slow
 def test_loading_takes_memory_for_one_copy_and_seconds(backend, smollm2_gguf):
-    """In a process of its own: the weights, and half as much again at most.
+    """In a process of its own: the weights, and three quarters more at most.
 
-    What is there besides: the file, mapped, and the largest tensor.
+    What is there besides, for a moment: the file, mapped and parsed, and the
+    largest tensor, a fifth of all weights, once in NumPy and once turned.
     """
     done = subprocess.run(
         [sys.executable, '-c', LOADING.format(backend=backend.name)],
         text=True, capture_output=True, check=True, timeout=300)
     peak, seconds = map(float, done.stdout.split()[-2:])
     weights = 4 * 134_515_008
-    assert weights < peak < 1.5 * weights, f'{peak / weights:.2f} copies'
+    assert weights < peak < 1.75 * weights, f'{peak / weights:.2f} copies'
     assert seconds < 60, f'{seconds:.0f} s'
 
 

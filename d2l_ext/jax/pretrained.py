@@ -1,5 +1,9 @@
 """Published checkpoints in the book's model."""
 
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
 from .. import runs
 from ..checkpoints import CHECKPOINTS
 from .gpt import GPT
@@ -9,7 +13,19 @@ __all__ = ['load_gpt2', 'load_smollm2', 'load_checkpoint']
 
 
 def build(**sizes):
-    model = GPT(**sizes)
+    """A GPT whose parameters are shapes, without memory, to be set.
+
+    To draw random ones first would take seconds and a second copy.
+    """
+    graphdef, params, others = nnx.split(
+        nnx.eval_shape(lambda: GPT(**sizes)), nnx.Param, ...)
+    leaves, form = jax.tree.flatten(others)  # of dropout: keys and counts
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    others = jax.tree.unflatten(form, [
+        key if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        else jnp.zeros(x.shape, x.dtype)
+        for x, key in zip(leaves, keys, strict=True)])
+    model = nnx.merge(graphdef, params, others)
     model.eval()
     return model
 

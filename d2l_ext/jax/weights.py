@@ -50,7 +50,8 @@ def set_weights(model, weights):
     check_weights(weight_shapes(model), weights)
     for name, (p, turned) in named_parameters(model).items():
         new = np.asarray(weights[name])
-        p[...] = jnp.array(new.T if turned else new, dtype=p.dtype)
+        # also where there is no array yet, only a shape
+        p.set_value(jnp.array(new.T if turned else new, dtype=p.dtype))
 
 
 def save_weights(model, filename):
