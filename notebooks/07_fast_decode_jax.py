@@ -226,7 +226,7 @@ measure('split', split_step(model))
 # is read from its start to its end. A layer takes the function that multiplies
 # as an argument, `dot_general`, so the modules stay as they are. (The lesson
 # on the roofline timed single products, where either layout may win.) Over a
-# whole step this one gains about a tenth. That is less than the bandwidth
+# whole step this one gains a tenth at most. That is less than the bandwidth
 # moves from one minute to the next, so the next line may also come out above
 # the last; the waterfall below times both in the same minutes.
 
@@ -427,7 +427,7 @@ measure('one call', looped(n), count=at_once)
 # %% [markdown] tags=["expected"]
 # ```output small
 # lesson 01 and now: logits differ by <1e-4
-# one call: ~45 ms per step, ~55 % of the ceiling
+# one call: ~40 ms per step, ~60 % of the ceiling
 # ```
 # ```output full
 # lesson 01 and now: logits differ by <1e-3
@@ -475,10 +475,10 @@ steps.clear()  # and their caches
 # lesson 01: ~22 % of the ceiling
 # buffers: ~34 % of the ceiling, ~1.50 times as fast as before
 # split: ~34 % of the ceiling, ~1.00 times as fast as before
-# weights: ~37 % of the ceiling, ~1.10 times as fast as before
-# attention: ~56 % of the ceiling, ~1.55 times as fast as before
-# one call: ~59 % of the ceiling, ~1.05 times as fast as before
-# in all ~2.6 times as fast
+# weights: ~36 % of the ceiling, ~1.05 times as fast as before
+# attention: ~57 % of the ceiling, ~1.65 times as fast as before
+# one call: ~64 % of the ceiling, ~1.15 times as fast as before
+# in all ~2.9 times as fast
 # [figure]
 # ```
 # ```output full
@@ -488,10 +488,10 @@ steps.clear()  # and their caches
 
 # %% [markdown] tags=["backend-only"] why="the bars are of this backend"
 # Two gains are large: not to copy a cache, and not to turn its keys at each
-# step. The split gains nothing, the layout of the weights about a tenth. The
-# loop in one call gains little here: what Python does between two steps is
-# small beside a step of fifty milliseconds. It would weigh more where a step
-# takes one.
+# step. The split gains nothing, the layout of the weights a tenth at most. The
+# loop in one call gains little here, five to seventeen per cent in our runs:
+# what Python does between two steps is small beside a step of forty
+# milliseconds. It would weigh more where a step takes one.
 
 # %% [markdown]
 # ## Does It Grow as Bytes Do?
@@ -515,7 +515,7 @@ assert growth < 1.5, f'{growth:.2f} times as much as the bytes: {by_context}'
 # %% [markdown] tags=["expected"]
 # ```output small
 # n=  128: 1.00 times the bytes, 1.00 times the time
-# n= 2048: 1.28 times the bytes, ~1.5 times the time
+# n= 2048: 1.28 times the bytes, ~1.3 times the time
 # ```
 # ```output full
 # n=  128: 1.00 times the bytes, 1.00 times the time
@@ -544,8 +544,8 @@ print(f'plain read: {bandwidth() / 1e9:.0f} GB/s')
 
 # %% [markdown] tags=["expected"]
 # ```output small
-# cache of 1024 tokens: ~8 ms, ~9 GB/s
-# all else: ~29 ms; if that is reading weights, ~17 GB/s
+# cache of 1024 tokens: ~5 ms, ~15 GB/s
+# all else: ~32 ms; if that is reading weights, ~15 GB/s
 # plain read: ~20 GB/s
 # ```
 # ```output full
@@ -555,7 +555,10 @@ print(f'plain read: {bandwidth() / 1e9:.0f} GB/s')
 # ```
 
 # %% [markdown] tags=["backend-only"] why="how its attention reads"
-# All three vary from run to run. XXX
+# All three vary from run to run. In ours the weights were read at seven to
+# eight tenths of a plain read, and the cache at six to nine, the one about as
+# fast as the other. So the step grows about as its bytes do. What is missing
+# to the ceiling is in the products, whose loops are those of XLA.
 
 # %% [markdown]
 # ## Writing with It
@@ -634,7 +637,7 @@ texts, rates = {}, {}
 for loop, generate in loops.items():
     texts[loop] = generate(prompt, sizes['new'], temperature=0)
     rates[loop] = sizes['new'] / d2l.timeit(
-        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=1)
+        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=3)
 same = sum(a == b for a, b in zip(
     *(text[len(prompt):] for text in texts.values()), strict=True))
 print(f'{name}: {same} of {sizes["new"]} new tokens equal')

@@ -598,7 +598,7 @@ texts, rates = {}, {}
 for loop, generate in loops.items():
     texts[loop] = generate(prompt, sizes['new'], temperature=0)
     rates[loop] = sizes['new'] / d2l.timeit(
-        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=1)
+        lambda f=generate: f(prompt, sizes['new'], temperature=0), reps=3)
 same = sum(a == b for a, b in zip(
     *(text[len(prompt):] for text in texts.values()), strict=True))
 print(f'{name}: {same} of {sizes["new"]} new tokens equal')

@@ -306,8 +306,8 @@ def test_the_table_has_a_line_for_each_row():
              why='ran out of patience'), row('torch-static', context=60)])
     lines = report.table(rows).splitlines()
     assert lines[1].split() == [
-        'tiny', '4', '50', 'torch-static', '100', '40.0', '20.0%', '3.0',
-        'MiB', '0.500', '2.00', '3']
+        'tiny', '4', '50', 'torch-static', '100', '40.0', '20.0%', '10.0',
+        '3.0', 'MiB', '0.500', '2.00', '3']
     assert lines[2].endswith('hf-dynamic    ran out of patience')
     assert lines[4] == '' and lines[5].split()[2] == '60'
     assert len({len(lines[i]) for i in (0, 1, 3, 5)}) == 1
@@ -326,8 +326,9 @@ def test_head_and_table_and_data_say_the_same(tmp_path):
     shown = report.write(tmp_path, head, rows)
     assert shown == (tmp_path / 'table.txt').read_text()
     for part in (f'torch {torch.__version__}', 'on a card', '10.0 to 10.0',
-                 head['cpu'], report.NOTES):
+                 head['cpu'], report.NOTES, cases.METHODS['torch-static']):
         assert part in shown
+    assert cases.METHODS['jax-fast'] not in shown  # was not measured
     kept = json.loads((tmp_path / 'table.json').read_text())
     assert kept['rows'] == report.derived(rows) and kept['header'] == head
 
