@@ -7,7 +7,6 @@ when they are copied into a model, so memory holds the weights about once.
 import json
 import re
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ import safetensors
 
 from . import hub
 from .encodings import gpt2_encoding, smollm2_encoding
+from .files import naming
 
 # shared name -> published name, without .weight or .bias; * is a block
 GPT2_NAMES = {
@@ -93,9 +93,9 @@ class Checkpoint:
         file, *others = map(hub.fetch, self.assets)  # before any work
         model = model_class(**self.sizes)
         with naming(file):
-            published, encoding = self.read(file, *others)
+            published, make_encoding = self.read(file, *others)
             tensors = self.rename(published, shapes(model))
-        encoding = encoding()  # refused before the weights are copied
+        encoding = make_encoding()  # refused before weights are copied
         with naming(file):
             fill(model, tensors)
         return model, encoding
@@ -110,9 +110,9 @@ class Checkpoint:
 
     def is_ignored(self, theirs):
         """Whether a tensor of the file is a mask of one of the blocks."""
-        block = re.search(r'\d+', theirs)
-        return (re.sub(r'\d+', '*', theirs, count=1) in self.ignored
-                and int(block[0]) < self.sizes['num_blks'])
+        block = re.search(r'\.(0|[1-9]\d*)\.', theirs)
+        return (block is not None and int(block[1]) < self.sizes['num_blks']
+                and theirs.replace(block[0], '.*.', 1) in self.ignored)
 
     def rename(self, published, shapes):
         """{shared name: Stored} of a file's {published name: Stored}."""
@@ -135,15 +135,6 @@ class Checkpoint:
                              + (f', nor are {len(extra) - 1} others'
                                 if len(extra) > 1 else ''))
         return tensors
-
-
-@contextmanager
-def naming(file):
-    """A ValueError says which file is at fault."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f'{file}: {error}') from error
 
 
 # Two kinds of files
@@ -173,18 +164,25 @@ def read_safetensors(file):
 
 
 def first_cut(file):
-    """', tensor NAME is cut': the first one that a file ends within."""
-    data = Path(file).read_bytes()
-    try:  # the length of a JSON header, the header, all tensors
-        start = 8 + int.from_bytes(data[:8], 'little')
+    """', tensor NAME is cut short': the first one that a file ends within."""
+    size = Path(file).stat().st_size
+    with open(file, 'rb') as f:  # a header's length, the header, all tensors
+        start = 8 + int.from_bytes(f.read(8), 'little')
+        header = f.read(min(start, size))[:start - 8]
+    try:
         ends = {name: start + entry['data_offsets'][1]
-                for name, entry in json.loads(data[8:start]).items()
+                for name, entry in json.loads(header).items()
                 if name != '__metadata__'}
     except (ValueError, LookupError, TypeError, AttributeError,
             RecursionError):
         return ''
-    cut = sorted((end, name) for name, end in ends.items() if end > len(data))
+    cut = sorted((end, name) for name, end in ends.items() if end > size)
     return f', tensor {cut[0][1]} is cut short' if cut else ''
+
+
+# what a damaged length or type leads to inside of the library
+DAMAGE = (ValueError, LookupError, ArithmeticError, MemoryError,
+          RecursionError)
 
 
 class GGUFReader(gguf.GGUFReader):
@@ -199,7 +197,7 @@ class GGUFReader(gguf.GGUFReader):
                 yield self.field
         try:
             super()._build_tensors(start, noted())
-        except ValueError as error:
+        except DAMAGE as error:
             raise ValueError(f'tensor {self.field.name}: {error}') from error
 
     def _get(self, offset, dtype, count=1, *args, **kwargs):
@@ -218,17 +216,18 @@ def read_gguf(file):
     """
     def read(tensor):
         x = np.empty(tensor.shape[::-1], np.float32)
-        for i in range(0, len(x), 4096):  # the library takes memory thrice
-            x[i:i + 4096] = gguf.dequantize(tensor.data[i:i + 4096],
-                                            tensor.tensor_type)
+        # rows at a time: the library takes the memory of a tensor thrice
+        step = 4096 if x.ndim > 1 else len(x)
+        for i in range(0, len(x), step):
+            x[i:i + step] = gguf.dequantize(
+                tensor.data[i:i + step] if x.ndim > 1 else tensor.data,
+                tensor.tensor_type)
         return x
 
     try:
         with np.errstate(over='raise'):
             reader = GGUFReader(file)
-    # what a damaged length or type leads to inside of the library
-    except (ValueError, LookupError, ArithmeticError, MemoryError,
-            RecursionError) as error:
+    except DAMAGE as error:
         raise ValueError('no whole GGUF file, cut short or damaged: '
                          f'{error}') from error
     stored = {}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import tiktoken
 
+from .files import naming
 from .text import GPT2_PATTERN, visible_bytes
 
 # SmolLM2 cuts at every digit first, and splits what lies between as GPT-2
@@ -48,17 +49,8 @@ class Encoding(tiktoken.Encoding):
         return super().encode_to_numpy(text, **kwargs)
 
 
-def build(name, pattern, ids, merges, special):
-    """An `Encoding` from {token as written in files: id} and merges 'a b'.
-
-    special: tokens of the vocabulary that no merge makes. ValueError if a
-    merge is not in the order of ids, which is the one tiktoken goes by, if
-    ids are not 0, 1, 2, ..., or if a token is written in other characters.
-    """
-    made = [ids.get(merge.replace(' ', '')) for merge in merges]
-    if None in made or made != sorted(set(made)):
-        raise ValueError(f'{name}: the merges are not in the order of the '
-                         'vocabulary')
+def check_tokens(name, ids, special):
+    """ValueError if ids are not 0, 1, 2, .. or a token is none of bytes."""
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f'{name}: the ids are not 0 to {len(ids) - 1}, or a '
                          'token is there twice')
@@ -67,6 +59,21 @@ def build(name, pattern, ids, merges, special):
         if token not in special and not byte.keys() >= set(token):
             raise ValueError(f'{name}: token {token!r} is not written in the '
                              'characters that stand for bytes')
+
+
+def build(name, pattern, ids, merges, special):
+    """An `Encoding` from {token as written in files: id} and merges 'a b'.
+
+    special: tokens of the vocabulary that no merge makes. ValueError if a
+    merge is not in the order of ids, which is the one tiktoken goes by, and
+    as `check_tokens`.
+    """
+    check_tokens(name, ids, special)
+    made = [ids.get(merge.replace(' ', '')) for merge in merges]
+    if None in made or made != sorted(set(made)):
+        raise ValueError(f'{name}: the merges are not in the order of the '
+                         'vocabulary')
+    byte = visible_bytes()
     ranks = {bytes(byte[c] for c in token): i for token, i in ids.items()
              if token not in special}
     return Encoding(name, pat_str=pattern, mergeable_ranks=ranks,
@@ -80,19 +87,18 @@ def gpt2_encoding(vocab_file, merges_file):
     ValueError for a damaged one, naming it.
     """
     end = '<|endoftext|>'
-    try:
+    with naming(vocab_file):
         ids = json.loads(Path(vocab_file).read_text(encoding='utf-8'))
-        if not isinstance(ids, dict) or end not in ids or any(
+        if not isinstance(ids, dict) or any(
                 type(i) is not int for i in ids.values()):
-            raise ValueError(f'no table of ids, or no {end} in it')
-    except ValueError as error:
-        raise ValueError(f'{vocab_file}: {error}') from error
-    try:
+            raise ValueError('no table of ids')
+        if end not in ids:
+            raise ValueError(f'no {end} in it')
+        check_tokens('gpt2', ids, [end])
+    with naming(merges_file):
         version, *merges = Path(merges_file).read_text(
             encoding='utf-8').splitlines()
         return build('gpt2', GPT2_PATTERN, ids, merges, [end])
-    except ValueError as error:
-        raise ValueError(f'{merges_file}: {error}') from error
 
 
 def smollm2_encoding(tokens, merges, special):

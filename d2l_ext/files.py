@@ -20,6 +20,15 @@ def check_file(filename):
 
 
 @contextlib.contextmanager
+def naming(file):
+    """A ValueError says which file is at fault."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f'{file}: {error}') from error
+
+
+@contextlib.contextmanager
 def atomic_path(filename):
     """A temporary name beside `filename`, moved onto it if all went well.
 

@@ -11,9 +11,9 @@ one or more fences, optionally inside <details>:
 Text and plain numbers match exactly (a run of blanks counts as one, blank
 lines do not count). Four slots give a number room: x±t, <x, >x, and ~x for
 any finite number; ~… is any text, for what a trained model writes or what
-nobody has measured; alone in a line, it is one line or more. The words after
-`output` are labels of a run: the block holds for runs that have them all.
-{profile}, {text} and {checkpoint} stand for the labels of the run.
+nobody has measured. ~⋮ alone in a line is a line of any text or more, once in
+a block. The words after `output` are labels of a run: the block holds for runs
+that have them all. {profile}, {text} and {checkpoint} stand for the labels.
 A figure prints `[figure]`. What a cell writes to stderr and a printed nan
 are faults whatever the block says.
 """
@@ -31,7 +31,8 @@ NUMBER = (r'[+-]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)'
 SLOT = re.compile(rf'(?P<op>[~<>])(?P<limit>{NUMBER})'
                   rf'|(?P<centre>{NUMBER})±(?P<tolerance>{NUMBER})'
                   r'|(?P<words>~…)')
-ANY = '~…'
+LINES = '~⋮'
+FIGURE = '[figure]'
 PLAIN = re.compile(rf'(?<![\w.]){NUMBER}')  # not the 2 of gpt2
 NAN = re.compile(r'(?<![a-z])nan(?![a-z])', re.IGNORECASE)
 NO_NUMBER = re.compile(r'(?<![a-z])(nan|inf)(?![a-z])', re.IGNORECASE)
@@ -304,6 +305,8 @@ def line_fault(written, printed):
     written, printed = one_blank(written), one_blank(printed)
     if NAN.search(printed):
         return 'nan was printed'
+    if printed == FIGURE != written:
+        return 'a figure was printed'
     match = pattern(written).fullmatch(printed)
     slots = pieces(written)[1::2]
     if match and all(slot.holds(number) for slot, number
@@ -370,7 +373,7 @@ def output_text(output):
     if kind == 'error':
         return f'{output["ename"]}: {output["evalue"]}\n'
     if any(mime.startswith('image/') for mime in output['data']):
-        return '[figure]\n'
+        return f'{FIGURE}\n'
     return output['data'].get('text/plain', '') + '\n'
 
 
@@ -414,11 +417,11 @@ def compare(written, printed):
 
 
 def stretched(written, printed):
-    """A line that is any text, as often as lines were printed for it."""
-    if ANY not in written:
+    """Lines of any text, in place of ~⋮, as many as were printed for it."""
+    if LINES not in written:
         return written
-    i, more = written.index(ANY), max(0, len(printed) - len(written))
-    return [*written[:i], *[ANY] * more, *written[i:]]
+    i, more = written.index(LINES), len(printed) - len(written)
+    return [*written[:i], *['~…'] * max(1, 1 + more), *written[i + 1:]]
 
 
 def block_lines(block, labels):

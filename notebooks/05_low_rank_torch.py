@@ -104,7 +104,7 @@ d2l.print_wrapped(encoding.decode(ids))
 #     to create a new token. The hash function is designed to be efficient
 # ```
 # ```output gpt2
-# ~…
+# ~⋮
 # ```
 
 # %% [markdown]

@@ -179,11 +179,12 @@ d2l.show_heatmaps([maps[i][:3]], xlabel='key', ylabel='query', titles=[
 # ```
 
 # %% [markdown]
-# In the first blocks token 0 gets no more than others. In SmolLM2 it then
-# gets six to thirteen per cent, twenty to forty-five times an equal share,
-# nothing in blocks 10 and 11, and from block 12 on three to seven tenths of
-# all attention. It is one word in a thousand and says next to nothing about
-# what comes next. The maps show it as a column on the left: a *sink*.
+# In blocks 0 and 1 of SmolLM2 token 0 gets next to nothing, in block 2 two or
+# three per cent. Then it gets six to thirteen per cent, where an equal share
+# would be 0.3, nothing in blocks 10 and 11, and from block 12 on three to
+# seven tenths of all attention. It is one word in a thousand and says next to
+# nothing about what comes next. The maps show it as a column on the left: a
+# *sink*.
 #
 # Why would a model learn that? The weights of a head must sum to one. A head
 # that has found nothing to add at some position still has to put its weight
@@ -671,8 +672,8 @@ d2l.attempt('streaming', roll=d2l.try_rolling(roll), cached=cached,
 
 # %%
 attention = model.blks[0].attention
-L, H, hd = len(model.blks), attention.num_heads, (
-    model.token_emb.features // attention.num_heads)
+L, H, D = len(model.blks), attention.num_heads, model.token_emb.features
+hd = D // H
 n, r, d_R, window, sinks = sizes['tokens'], 4 * hd, hd // 2, 256, 4
 k, v = middle['k'], middle['v']
 
@@ -703,6 +704,7 @@ held = {
     'linear attention': state(with_heads(k, H), with_heads(v, H)),
 }
 
+# %%
 def shared(G):
     """An attn_fn with keys and values averaged to G heads."""
     return lambda q, k, v, i: d2l.stock_attention(
@@ -818,10 +820,10 @@ print(f'{name} itself: {own / 1024:.1f} KiB per token')
 # Bytes are per token of the passage of 1024, in 32 bits, all blocks together,
 # first by the formula, then as held. Those of the first four methods stay as
 # they are when $n$ grows; the last two store no more, so there the quotient
-# falls. What SmolLM2 never met in training wrecks it, heads averaged to one as
-# much as features in place of the softmax. Its own three heads were there
-# while it learned. A window with sinks costs it little; so may the oracle, but
-# that knows the passage.
+# falls. Two methods wreck SmolLM2, which never met them in training: heads
+# averaged to one, and features in place of the softmax. Its own three heads
+# were there while it learned. A window with sinks costs it little; so may the
+# oracle, but that knows the passage.
 #
 # What each method asks in return, and what there is to show for it, is the
 # other half of the table.

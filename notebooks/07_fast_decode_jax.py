@@ -104,7 +104,7 @@ measure('lesson 01', lambda: d2l.cached_forward(model, ks, vs, X, n)[0])
 #
 # ```output full
 # to read: 494 MB of weights, 151 MB of cache
-# lesson 01: ~10 ms per step, ~6 % of the ceiling
+# lesson 01: ~10 ms per step, ~5 % of the ceiling
 # ```
 
 # %% [markdown]
@@ -118,8 +118,8 @@ measure('lesson 01', lambda: d2l.cached_forward(model, ks, vs, X, n)[0])
 # into its place.
 
 # %%
-class InTurn:
-    """Calls step(ks, vs), which gives both away, with what it gave last."""
+class Donating:
+    """Calls step(ks, vs), to which both are donated, with what it gave."""
 
     def __init__(self, step, ks, vs):
         self.step, self.cache = step, (ks, vs)
@@ -128,7 +128,7 @@ class InTurn:
         found, *self.cache = self.step(*self.cache)
         return found
 
-measure('buffers', InTurn(
+measure('buffers', Donating(
     lambda ks, vs: d2l.donated_chunk(model, ks, vs, X, n),
     *stacked_cache(n)))
 
@@ -202,7 +202,7 @@ def split_chunk(graphdef, state, ks, vs, X, t):
 def split_step(model):
     """A step of lesson 01 that walks through the model only once."""
     parts = nnx.split(model)
-    return InTurn(lambda ks, vs: split_chunk(*parts, ks, vs, X, n),
+    return Donating(lambda ks, vs: split_chunk(*parts, ks, vs, X, n),
                   *stacked_cache(n))
 
 measure('split', split_step(model))
@@ -332,7 +332,7 @@ def full_cache(n, room=64):
                        for key in half) for half in keys)
 
 parts, one = nnx.split(rows), jnp.zeros(1, jnp.int32)    # from slot 0 on
-measure('attention', InTurn(lambda ks, vs: split_pass(
+measure('attention', Donating(lambda ks, vs: split_pass(
     *parts, X, ks, vs, n, one), *full_cache(n)))
 
 # %% [markdown] tags=["expected"]
@@ -413,7 +413,7 @@ def looped(n):
     room = round_up(n + at_once + 1)
     ks, vs = full_cache(n, room - n)
     keys = jax.random.split(jax.random.key(0), room)
-    return InTurn(lambda ks, vs: fast_loop(
+    return Donating(lambda ks, vs: fast_loop(
         rows, X, ks, vs, n, one, keys, at_once + 1, temperature=1.0,
         greedy=True, top_k=None), ks, vs)
 
@@ -482,7 +482,7 @@ steps.clear()  # and their caches
 # [figure]
 # ```
 # ```output full
-# ~…
+# ~⋮
 # [figure]
 # ```
 
@@ -654,14 +654,14 @@ print(f'cached {rates["cached"]:.1f} tokens/s, fast {rates["fast"]:.1f}')
 # ```output full
 # {checkpoint}: 128 of 128 new tokens equal
 # The time machine stood in the corner. It~…
-# ~…
+# ~⋮
 # cached ~…
 # ```
 
 # %% [markdown]
-# The fast loop gains less here than the waterfall promises. With a context of
-# some thirty tokens there is no cache to speak of, and not to copy it was much
-# of the gain. And the time to read the prompt is in both.
+# The fast loop gains less here than the waterfall promises. With so short
+# a context there is no cache to speak of, and not to copy it was much of the
+# gain. And the time to read the prompt is in both.
 #
 # ## Several Texts at Once
 #

@@ -114,7 +114,7 @@ measure('lesson 01', step_of_01)
 #
 # ```output full
 # to read: 494 MB of weights, 151 MB of cache
-# lesson 01: ~10 ms per step, ~6 % of the ceiling
+# lesson 01: ~10 ms per step, ~5 % of the ceiling
 # ```
 
 # %% [markdown]
@@ -431,7 +431,7 @@ steps.clear()  # and their caches
 # [figure]
 # ```
 # ```output full
-# ~…
+# ~⋮
 # [figure]
 # ```
 
@@ -615,14 +615,14 @@ print(f'cached {rates["cached"]:.1f} tokens/s, fast {rates["fast"]:.1f}')
 # ```output full
 # {checkpoint}: 128 of 128 new tokens equal
 # The time machine stood in the corner. It~…
-# ~…
+# ~⋮
 # cached ~…
 # ```
 
 # %% [markdown]
-# The fast loop gains less here than the waterfall promises. With a context of
-# some thirty tokens there is no cache to speak of, and not to copy it was much
-# of the gain. And the time to read the prompt is in both.
+# The fast loop gains less here than the waterfall promises. With so short
+# a context there is no cache to speak of, and not to copy it was much of the
+# gain. And the time to read the prompt is in both.
 #
 # ## Several Texts at Once
 #

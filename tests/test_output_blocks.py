@@ -49,8 +49,9 @@ def why(block, printed):
     ('a\n\nb', '\na\nb\n\n'),                 # blank lines do not count
     ('the ~…', 'the cat, 3 of <4'),           # what a trained model writes
     ('the ~…\n~…', 'the cat sat\n    on'),
-    ('the\n~…\nend', 'the\ncat\nsat on\nend'),  # a line or more
-    ('~…\n3', 'a\n2\n3'),
+    ('the\n~⋮\nend', 'the\ncat\nsat on\nend'),  # a line or more
+    ('~⋮\n3', 'a\n2\n3'),
+    ('~⋮', 'a'),
 ])
 def test_holds(written, printed):
     assert why(written, printed) == []
@@ -69,8 +70,9 @@ def test_holds(written, printed):
     ('x=~…', 'x=', 'the text differs'),
     ('the ~…', 'the', 'the text differs'),    # something has to be printed
     ('~…\n~…', 'one line', 'written, but not printed'),
-    ('a\n~…\n3', 'a\nb\n2\n4', '4 is not 3'),
-    ('a\n~…', 'a', 'written, but not printed'),
+    ('the ~…\n~…\nend', 'the cat\nsat\non\nend', 'printed, but not written'),
+    ('a\n~⋮\n3', 'a\nb\n2\n4', '4 is not 3'),
+    ('a\n~⋮', 'a', 'written, but not printed'),
     ('1', 'NaN', 'nan was printed'),
 ])
 def test_refuses(written, printed, message):
@@ -93,6 +95,13 @@ def test_one_missing_line_leaves_the_others_in_place():
 def test_free_text_is_not_any_text(printed):
     """What stands before it must be there, and a nan never passes."""
     assert why('the ~…', printed)
+
+
+@pytest.mark.parametrize('written, printed', [
+    ('~…', '[figure]'), ('a\n~⋮\nb', 'a\nc\n[figure]\nb'),
+    ('~⋮\n[figure]', 'a\n[figure]\n[figure]')])
+def test_a_figure_is_no_text(written, printed):
+    assert why(written, printed)
 
 
 def test_free_text_counts_as_free():

@@ -136,8 +136,11 @@ def main(argv=None):
             return 1
         out.mkdir(parents=True, exist_ok=True)
         print(bench(plan, out), end='')
-    except (OSError, ValueError) as error:
-        print(f'{out}: {error}', file=sys.stderr)
+    except OSError as error:
+        print(f'{out}: {error.strerror or error}', file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f'\ninterrupted; what was measured is in {out}',

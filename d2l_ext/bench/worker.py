@@ -46,9 +46,10 @@ def rows(plan):
     num_params = cases.count_parameters(plan['weights'])
     backend, name = backend_of(plan['method'])
     model = backend.load(sizes, plan['weights'])
-    last = None  # (context, seconds of its runs) of the row before
+    last = None  # (context, seconds of its runs, other seconds) before
     for context in plan['contexts']:
-        if last and (needed := last[1] * context / last[0]) > plan['limit']:
+        if last and (needed := last[1] * context / last[0] + last[2]
+                     ) > plan['limit']:
             yield dict(context=context, why=f'left out: {needed:.0f} s by '
                        f'the row before, the limit is {plan["limit"]:g} s')
             continue
@@ -58,10 +59,12 @@ def rows(plan):
             plan['steps'])
         row = one_row(backend, method, plan, batch, context, num_params,
                       sizes)
-        # without compiling, which takes no longer for a longer context
-        last = context, (1 + row['repeats']) * (
+        seconds = time.perf_counter() - start
+        # compiling takes no longer for a longer context
+        runs = (1 + row['repeats']) * (
             row['prefill_s'] + row['steps'] * row['step_s'])
-        yield dict(row, context=context, seconds=time.perf_counter() - start)
+        last = context, runs, max(0, seconds - runs)
+        yield dict(row, context=context, seconds=seconds)
 
 
 def main(argument):

@@ -17,15 +17,14 @@ def build(**sizes):
 
     To draw random ones first would take seconds and a second copy.
     """
-    graphdef, params, others = nnx.split(
-        nnx.eval_shape(lambda: GPT(**sizes)), nnx.Param, ...)
-    leaves, form = jax.tree.flatten(others)  # of dropout: keys and counts
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    others = jax.tree.unflatten(form, [
-        key if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        else jnp.zeros(x.shape, x.dtype)
-        for x, key in zip(leaves, keys, strict=True)])
-    model = nnx.merge(graphdef, params, others)
+    graphdef, params, keys, counts = nnx.split(
+        nnx.eval_shape(lambda: GPT(**sizes)), nnx.Param, nnx.RngKey,
+        nnx.RngCount)  # the last two are those of dropout
+    leaves, form = jax.tree.flatten(keys)
+    keys = jax.tree.unflatten(form, [
+        *jax.random.split(jax.random.key(0), len(leaves))])
+    counts = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), counts)
+    model = nnx.merge(graphdef, params, keys, counts)
     model.eval()
     return model
 

@@ -4,6 +4,7 @@ The names are those of the torch `state_dict`; a linear map is stored as
 (out, in), so `kernel` is turned over on the way in and out.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
@@ -50,8 +51,11 @@ def set_weights(model, weights):
     check_weights(weight_shapes(model), weights)
     for name, (p, turned) in named_parameters(model).items():
         new = np.asarray(weights[name])
-        # also where there is no array yet, only a shape
-        p.set_value(jnp.array(new.T if turned else new, dtype=p.dtype))
+        new = jnp.array(new.T if turned else new, dtype=p.dtype)
+        if isinstance(p.get_value(), jax.Array):
+            p[...] = new
+        else:  # only a shape so far
+            p.set_value(new)
 
 
 def save_weights(model, filename):
