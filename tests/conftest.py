@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,11 @@ if worker := os.environ.get('PYTEST_XDIST_WORKER'):  # gw0, gw1, ..
         os.sched_setaffinity(0, own)
         # with one, torch.compile takes twice as long
         os.environ.setdefault('TORCHINDUCTOR_COMPILE_THREADS', '2')
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # so it is in the background of a shell; a test that interrupts what has
+    # no end would wait for ever
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # before jax is imported: small programs are compiled in half the time
 os.environ['XLA_FLAGS'] = (os.environ.get('XLA_FLAGS', '')
